@@ -57,7 +57,7 @@ impl Bench {
 
 #[test]
 fn answers_are_those_of_transformers() {
-    for case in ["qwen3vl", "qwen3vlmoe", "3.5", "3.5-moe", "mistral3"] {
+    for case in ["qwen3vl", "qwen3vlmoe", "3.5", "3.5-moe", "mistral3", "gemma3"] {
         let bench = Bench::empty();
         bench.compiled(case);
         for answer in answers(case) {

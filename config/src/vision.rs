@@ -9,7 +9,7 @@ use crate::fields::{Facts, Fields, MAX_SIZE};
 use crate::mlp::{self, Activation};
 use crate::{Config, Diagnostic};
 
-pub(crate) use rows::{MISTRAL3, QWEN3_5, QWEN3_VL, Traits};
+pub(crate) use rows::{GEMMA3, MISTRAL3, QWEN3_5, QWEN3_VL, Traits};
 pub use rows::{Merger, Module, Prompt, Queries, Style, Turned};
 
 /// What a configuration says of its tower, unread.
@@ -40,6 +40,8 @@ pub struct Vision {
     pub frames: usize,
     /// Patches of the side of what becomes one token.
     pub merge: usize,
+    /// The patches of a side of every image, if all images have as many.
+    pub only: Option<usize>,
     /// Rows of the square table of positions, if there is one.
     pub side: Option<usize>,
     /// The blocks after which rows for layers of the language part are made: the first ones are
@@ -50,8 +52,9 @@ pub struct Vision {
     pub eps: f64,
     /// The activation of what makes rows of patches.
     pub merging: Activation,
-    /// Of the norm there, if it has the language part's.
+    /// Of the norm there, and what is added to its weights.
     pub merging_eps: f64,
+    pub merging_offset: f64,
     /// The token that stands for a row of an image.
     pub image_token: u32,
     /// Which position each frequency of the language part takes: 0 for time, 1 for rows, 2 for
@@ -98,17 +101,25 @@ impl Vision {
             channels: f.or(channels, Fields::size, 3)?,
             patch: f.or("patch_size", Fields::size, traits.patch)?,
             frames: traits.frames.map_or(Ok(1), |frames| f.or("temporal_patch_size", Fields::size, frames))?,
-            merge: merge(style.merger, [f, outside])?,
-            side: style.table.map(|_| side(f)).transpose()?,
+            merge: 1,
+            only: None,
+            side: None,
             deepstack: deepstack(f, *traits)?,
             theta: theta(f)?,
-            eps: traits.eps,
-            merging: merging(style.merger, outside)?,
+            eps: traits.eps.0.map_or(Ok(traits.eps.1), |name| f.or(name, Fields::positive, traits.eps.1))?,
+            merging: Activation::Gelu,
             merging_eps: model.eps,
+            merging_offset: model.norm_offset,
             image_token: image_token(outside, traits.image_token)?,
             axes: traits.sections.map_or(Ok(vec![]), |usual| axes(rope, usual, model))?,
             facts: f.facts(),
         };
+        match style.merger {
+            Merger::Beside => vision.beside(f)?,
+            Merger::Unfolded => vision.unfolded(outside)?,
+            Merger::Mean => vision.mean([f, outside])?,
+        }
+        vision.facts = f.facts();
         outside.facts().iter().for_each(|(name, fact)| vision.facts.set(name, fact.clone()));
         vision.check(f, model)?;
         Ok(vision)
@@ -144,6 +155,41 @@ impl Vision {
         Value::Object(echo)
     }
 
+    /// What fields say of patches that become a row side by side.
+    fn beside(&mut self, f: &Fields) -> Result<(), Diagnostic> {
+        self.merge = f.or("spatial_merge_size", Fields::size, 2)?;
+        self.side = Some(side(f)?);
+        Ok(())
+    }
+
+    /// What fields say where a convolution makes rows of patches.
+    fn unfolded(&mut self, outside: &Fields) -> Result<(), Diagnostic> {
+        let only = [("vision_feature_layer", json!(-1)), ("multimodal_projector_bias", json!(false))];
+        for (name, known) in only {
+            if outside.get(name).is_some_and(|said| *said != known) {
+                return Err(outside.fault("config::unsupported", name, format!("is not supported: it must be {known}")));
+            }
+        }
+        self.merge = outside.or("spatial_merge_size", Fields::size, 2)?;
+        self.merging = mlp::activation(outside, ("projector_hidden_act", "gelu"))?;
+        Ok(())
+    }
+
+    /// What fields say where rows are means of patches: all images are squares of one size.
+    fn mean(&mut self, [f, outside]: [&Fields; 2]) -> Result<(), Diagnostic> {
+        let size = f.at_most("image_size", f.or("image_size", Fields::size, 224)?, MAX_SIZE)?;
+        let (name, side) = ("mm_tokens_per_image", size / self.patch);
+        let tokens = outside.or(name, Fields::size, 256)?;
+        let of_side = tokens.isqrt();
+        if of_side * of_side != tokens || !side.is_multiple_of(of_side) || side == 0 {
+            let message = format!("{tokens} is not the square of a divisor of {side}, the patches of a side");
+            return Err(outside.fault("config::vision", name, message));
+        }
+        (self.merge, self.only, self.side) = (side / of_side, Some(side), Some(side));
+        self.merging_eps = self.eps;
+        Ok(())
+    }
+
     fn check(&self, f: &Fields, model: &Config) -> Result<(), Diagnostic> {
         let Vision { width, heads, depth, .. } = *self;
         if !width.is_multiple_of(heads) || !self.head_dim().is_multiple_of(4) {
@@ -169,28 +215,6 @@ impl Vision {
         }
         Ok(())
     }
-}
-
-/// Patches of the side of what becomes one token.
-fn merge(merger: Merger, [f, outside]: [&Fields; 2]) -> Result<usize, Diagnostic> {
-    match merger {
-        Merger::Beside => f.or("spatial_merge_size", Fields::size, 2),
-        Merger::Unfolded => outside.or("spatial_merge_size", Fields::size, 2),
-    }
-}
-
-/// The activation of what makes rows of patches, and nothing there that is not known.
-fn merging(merger: Merger, outside: &Fields) -> Result<Activation, Diagnostic> {
-    if merger == Merger::Beside {
-        return Ok(Activation::Gelu);
-    }
-    let only = [("vision_feature_layer", json!(-1)), ("multimodal_projector_bias", json!(false))];
-    for (name, known) in only {
-        if outside.get(name).is_some_and(|said| *said != known) {
-            return Err(outside.fault("config::unsupported", name, format!("is not supported: it must be {known}")));
-        }
-    }
-    mlp::activation(outside, ("projector_hidden_act", "gelu"))
 }
 
 /// The token of an image, by either name of its field.

@@ -191,6 +191,8 @@ pub struct Rows {
     pub grid: Grid,
     /// Whether a token without a row stands behind those of each row of the grid.
     pub lines: bool,
+    /// Whether the tokens of the image see each other, also those that come after them.
+    pub together: bool,
     /// Numbers of a row.
     pub width: usize,
     /// Row after row.
@@ -218,6 +220,34 @@ impl Images {
     /// The positions of a token: time, row, column.
     pub fn position(&self, token: usize) -> [i32; 3] {
         self.sight.position(token)
+    }
+
+    /// The tokens of the image that a token is one of, from the first up to the one behind them, if
+    /// they see each other.
+    fn together(&self, token: usize) -> Option<(usize, usize)> {
+        let (at, rows) = self.rows.iter().rev().find(|(at, _)| *at <= token)?;
+        let end = at + rows.grid.tokens(rows.lines);
+        (rows.together && token < end).then_some((*at, end))
+    }
+
+    /// How many positions of its sequence a token sees.
+    pub fn end(&self, token: usize) -> usize {
+        self.together(token).map_or(token + 1, |(_, end)| end)
+    }
+
+    /// The image that tokens from one on end within, if its tokens see each other.
+    fn cut(&self, from: usize, tokens: usize) -> Option<(usize, usize)> {
+        self.together(from + tokens).filter(|&(at, _)| at < from + tokens && tokens > 0)
+    }
+
+    /// As many tokens from one on, or fewer: none of an image without those behind it that it sees.
+    pub fn before(&self, from: usize, tokens: usize) -> usize {
+        self.cut(from, tokens).map_or(tokens, |(at, _)| at.saturating_sub(from))
+    }
+
+    /// As many tokens from one on, or more: all of an image of which there are some.
+    pub fn whole(&self, from: usize, tokens: usize) -> usize {
+        self.cut(from, tokens).map_or(tokens, |(_, end)| end - from)
     }
 
     /// The row that a token takes, if it is one of an image.
@@ -260,15 +290,28 @@ mod tests {
         let (tokens, first) = marks.spread(&[1, 9, 2], &[grid]).expect("one place");
         assert_eq!((&tokens[..], &first[..]), (&[1, 9, 9, 7, 9, 9, 8, 2][..], &[1][..]));
         assert_eq!(grid.tokens(true), 6);
-        let rows = Rows { grid, lines: true, width: 1, numbers: vec![0.0, 1.0, 2.0, 3.0] };
+        let rows = Rows { grid, lines: true, together: false, width: 1, numbers: vec![0.0, 1.0, 2.0, 3.0] };
         let images = Images::of([(1, Arc::new(rows))]);
         let taken: Vec<Option<f32>> = (0..8).map(|token| images.row(token).map(|row| row[0])).collect();
         assert_eq!(taken, [None, Some(0.0), Some(1.0), None, Some(2.0), Some(3.0), None, None]);
     }
 
     #[test]
+    fn images_whose_tokens_see_each_other_are_whole() {
+        let grid = Grid { rows: 2, columns: 2 };
+        let rows = Arc::new(Rows { grid, lines: false, together: true, width: 1, numbers: vec![0.0; 4] });
+        let images = Images::of([(2, rows.clone()), (7, rows)]);
+        let ends: Vec<usize> = (0..12).map(|token| images.end(token)).collect();
+        assert_eq!(ends, [1, 2, 6, 6, 6, 6, 7, 11, 11, 11, 11, 12]);
+        let both = |from, tokens| [images.before(from, tokens), images.whole(from, tokens)];
+        assert_eq!([both(0, 2), both(0, 3), both(0, 6), both(0, 9)], [[2, 2], [2, 6], [6, 6], [7, 11]]);
+        // What goes on from a shared beginning has the rest of its image.
+        assert_eq!([both(4, 1), both(4, 2), both(5, 0)], [[0, 2], [2, 2], [0, 0]]);
+    }
+
+    #[test]
     fn the_ends_of_an_image_are_those_of_the_table() {
-        let tiling = Tiling { channels: 3, frames: 2, patch: 4, merge: 2, side: Some(4) };
+        let tiling = Tiling { channels: 3, frames: 2, patch: 4, merge: 2, only: None, side: Some(4) };
         let patches: Vec<Patch> = Grid { rows: 6, columns: 4 }.in_order(tiling).collect();
         assert_eq!(patches.len(), 24);
         let places: Vec<(usize, usize)> = patches[..6].iter().map(|p| (p.row, p.column)).collect();

@@ -35,6 +35,8 @@ pub enum TowerError {
     NoWeights,
     #[error("image {image} has {rows} by {columns} patches, which must be multiples of {merge}, above zero")]
     Grid { image: usize, rows: usize, columns: usize, merge: usize },
+    #[error("image {image} has {rows} by {columns} patches, where all have {only} by {only}")]
+    Only { image: usize, rows: usize, columns: usize, only: usize },
     #[error("image {image} has {patches} patches, and the tower takes {most} at most")]
     TooLarge { image: usize, patches: usize, most: usize },
     #[error("image {image} has {has} numbers, where its patches have {want}")]
@@ -51,6 +53,8 @@ pub struct Tower {
     tiling: Tiling,
     /// Whether a token without a row stands behind those of each row of an image.
     lines: bool,
+    /// Whether the tokens of an image see each other.
+    together: bool,
     /// Blocks of the cache.
     blocks: usize,
 }
@@ -73,7 +77,7 @@ impl Tower {
 
     fn assemble(whole: &Artifact, own: Artifact, target: usize, device: Box<dyn Device>) -> Result<Tower, Error> {
         let facts = whole.manifest().tower.as_ref().ok_or(Error::NoTower)?;
-        let (tiling, lines) = (facts.tiling, facts.lines.is_some());
+        let (tiling, lines, together) = (facts.tiling, facts.lines.is_some(), facts.together);
         let mut outline = Outline::new((Arc::new(own), target, 0), device, false, |_| true);
         let block_tokens = outline.target().layout.block_tokens;
         let blocks = outline.largest(|plan| plan.tokens).div_ceil(block_tokens) + IMAGES;
@@ -82,7 +86,7 @@ impl Tower {
         let inputs = outline.inputs(tables)?;
         let memory = allocate(&mut outline, blocks, inputs.addresses())?;
         let session = outline.bind(memory, inputs, Rank { number: 0, of: 1 })?;
-        Ok(Tower { session, tiling, lines, blocks })
+        Ok(Tower { session, tiling, lines, together, blocks })
     }
 
     /// Fills the weights from a source that has those of the whole model.
@@ -121,6 +125,9 @@ impl Tower {
         if rows == 0 || columns == 0 || !rows.is_multiple_of(merge) || !columns.is_multiple_of(merge) {
             return Err(TowerError::Grid { image, rows, columns, merge });
         }
+        if let Some(only) = self.tiling.only.filter(|&only| [rows, columns] != [only; 2]) {
+            return Err(TowerError::Only { image, rows, columns, only });
+        }
         let (patches, most) = (rows.saturating_mul(columns), self.most());
         if patches > most {
             return Err(TowerError::TooLarge { image, patches, most });
@@ -157,7 +164,7 @@ impl Tower {
                 return Err(TowerError::NotFinite { image: first + number });
             }
             let grid = image.grid.merged(self.tiling.merge);
-            made.push(Arc::new(Rows { grid, lines: self.lines, width: logits.width, numbers: own.to_vec() }));
+            made.push(Arc::new(Rows { grid, lines: self.lines, together: self.together, width: logits.width, numbers: own.to_vec() }));
             rest = others;
         }
         Ok(made)

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atomc_artifact::files;
-use atomc_runtime::sight::{Marks, Rows};
+use atomc_runtime::sight::Rows;
 use atomc_runtime::tower::{Tower, TowerError};
 use base64ct::{Base64, Encoding};
 
-use crate::images::{ImageError, MOST_BYTES, Preparing};
+use crate::images::{ImageError, MOST_BYTES, Preparing, Prompting};
 
 /// Most images of a request.
 pub const MOST_IMAGES: usize = 16;
@@ -44,20 +44,20 @@ impl LookError {
 pub struct Eyes {
     tower: Mutex<Tower>,
     preparing: Preparing,
-    marks: Marks,
+    prompting: Prompting,
     /// Below which files may be named.
     folder: Option<PathBuf>,
 }
 
 impl Eyes {
     /// Of a tower with its weights.
-    pub fn new(tower: Tower, preparing: Preparing, marks: Marks, folder: Option<PathBuf>) -> Eyes {
-        Eyes { tower: Mutex::new(tower), preparing, marks, folder }
+    pub fn new(tower: Tower, preparing: Preparing, prompting: Prompting, folder: Option<PathBuf>) -> Eyes {
+        Eyes { tower: Mutex::new(tower), preparing, prompting, folder }
     }
 
-    /// The tokens of images in prompts.
-    pub fn marks(&self) -> Marks {
-        self.marks
+    /// What prompts have for images.
+    pub fn prompting(&self) -> &Prompting {
+        &self.prompting
     }
 
     /// The bytes of an image that a request names.

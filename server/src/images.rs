@@ -8,7 +8,7 @@ use std::io::Cursor;
 use std::path::Path;
 
 use atomc_artifact::files;
-use atomc_runtime::manifest::{self, Tiling};
+use atomc_runtime::manifest::{self, Tiling, Written};
 use atomc_runtime::sight::{Grid, Marks};
 use atomc_runtime::tower::Image;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
@@ -43,13 +43,55 @@ pub enum ImageError {
     Decode(String),
     #[error("{text:?} is no token of the tokenizer, and images of this model end with it")]
     Token { text: String },
+    #[error("token {token}, which stands for images, has no text in the tokenizer")]
+    NoToken { token: u32 },
 }
 
-/// The tokens of a tower's images.
-pub fn marks(tower: &manifest::Tower, text: &Text) -> Result<Marks, ImageError> {
-    let token = |name: &String| text.token(name).ok_or_else(|| ImageError::Token { text: name.clone() });
-    let lines = tower.lines.as_ref().map(|[end, last]| Ok([token(end)?, token(last)?])).transpose()?;
-    Ok(Marks { image: tower.image_token, lines })
+/// What prompts have for images.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prompting {
+    marks: Marks,
+    /// What templates write for an image.
+    mark: String,
+    /// What is put in its place, if it is more.
+    written: Option<String>,
+}
+
+impl Prompting {
+    /// That of a tower, in the words of its model's tokenizer.
+    pub fn of(tower: &manifest::Tower, text: &Text) -> Result<Prompting, ImageError> {
+        let token = |name: &String| text.token(name).ok_or_else(|| ImageError::Token { text: name.clone() });
+        let lines = tower.lines.as_ref().map(|[end, last]| Ok([token(end)?, token(last)?])).transpose()?;
+        let image = text.decode(&[tower.image_token], true).unwrap_or_default();
+        if image.is_empty() {
+            return Err(ImageError::NoToken { token: tower.image_token });
+        }
+        let marks = Marks { image: tower.image_token, lines };
+        Ok(match &tower.written {
+            None => Prompting { marks, mark: image, written: None },
+            Some(Written { mark, around: [before, behind] }) => {
+                Prompting { marks, mark: mark.clone(), written: Some(format!("{before}{image}{behind}")) }
+            }
+        })
+    }
+
+    /// What templates write for an image.
+    pub fn mark(&self) -> &str {
+        &self.mark
+    }
+
+    /// A prompt as the tokenizer takes it.
+    pub fn written(&self, prompt: String) -> String {
+        match &self.written {
+            Some(written) => prompt.replace(&self.mark, written),
+            None => prompt,
+        }
+    }
+
+    /// The tokens of images.
+    pub fn marks(&self) -> Marks {
+        self.marks
+    }
 }
 
 /// How the images of a model are made ready: its `preprocessor_config.json`, and its tower.
@@ -57,15 +99,27 @@ pub fn marks(tower: &manifest::Tower, text: &Text) -> Result<Marks, ImageError> 
 pub struct Preparing {
     tiling: Tiling,
     sizes: Sizes,
+    kernel: Kernel,
     /// Most patches that the tower takes.
     patches: usize,
     mean: [f32; 3],
     std: [f32; 3],
 }
 
+/// What pixels that become one are weighted by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kernel {
+    /// The nearer, the more.
+    Linear,
+    /// Keys' cubic with `a = -0.5`.
+    Cubic,
+}
+
 /// How large an image is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sizes {
+    /// All alike: height and width.
+    Same([usize; 2]),
     /// With as many pixels as it has, within these bounds.
     Between([usize; 2]),
     /// As large as it is, with no side longer than this.
@@ -92,12 +146,16 @@ impl Preparing {
                 return Err(format!("{name} is {said}, but the tower has {own}"));
             }
         }
+        if config["do_pan_and_scan"] == true {
+            return Err("do_pan_and_scan is not supported: an image is seen as a whole".into());
+        }
         if tiling.channels != 3 {
             return Err(format!("the tower takes {} numbers of a pixel, not 3", tiling.channels));
         }
         Ok(Preparing {
             tiling,
             sizes: Sizes::read(config, tiling, patches)?,
+            kernel: Kernel::read(config)?,
             patches,
             mean: numbers(config, "image_mean")?,
             std: numbers(config, "image_std")?,
@@ -108,7 +166,7 @@ impl Preparing {
     pub fn image(&self, bytes: &[u8]) -> Result<Image, ImageError> {
         let pixels = decode(bytes)?;
         let size @ [height, width] = self.size(pixels.height, pixels.width)?;
-        let pixels = pixels.resized(height, width);
+        let pixels = pixels.resized(self.kernel, height, width);
         let Tiling { patch, .. } = self.tiling;
         let grid = Grid { rows: size[0] / patch, columns: size[1] / patch };
         Ok(Image { grid, numbers: self.patches(&pixels, grid) })
@@ -122,6 +180,7 @@ impl Preparing {
             return Err(ImageError::Ratio { width: width as u32, height: height as u32 });
         }
         match self.sizes {
+            Sizes::Same(size) => Ok(size),
             Sizes::Between(bounds) => Ok(between(bounds, [h, w], factor as f64)),
             Sizes::Within(most) => {
                 let patches = |size: &[usize; 2]| size[0] * size[1] / self.tiling.patch.pow(2);
@@ -151,11 +210,47 @@ impl Preparing {
     }
 }
 
+impl Kernel {
+    /// As PIL numbers them.
+    fn read(config: &Value) -> Result<Kernel, String> {
+        match &config["resample"] {
+            Value::Null => Ok(Kernel::Cubic),
+            said if said.as_u64() == Some(2) => Ok(Kernel::Linear),
+            said if said.as_u64() == Some(3) => Ok(Kernel::Cubic),
+            said => Err(format!("resample is {said}: 2, which is linear, and 3, which is cubic, are known")),
+        }
+    }
+
+    /// How far from its middle it reaches.
+    fn support(self) -> f64 {
+        match self {
+            Kernel::Linear => 1.0,
+            Kernel::Cubic => 2.0,
+        }
+    }
+
+    fn weight(self, x: f64) -> f64 {
+        match self {
+            Kernel::Linear => (1.0 - x.abs()).max(0.0),
+            Kernel::Cubic => cubic(x),
+        }
+    }
+}
+
 impl Sizes {
     /// What a file says of sizes, for a tower that takes so many patches at most.
     fn read(config: &Value, tiling: Tiling, patches: usize) -> Result<Sizes, String> {
         let said =
             |edge: &str, older: &str| [&config["size"][edge], &config[older]].into_iter().find(|said| !said.is_null());
+        if let Some(only) = tiling.only {
+            let (side, size) = (only * tiling.patch, &config["size"]);
+            let is_it = |edge: &str| size[edge].as_u64() == Some(side as u64);
+            return match ["height", "width"].into_iter().all(is_it) {
+                true if only * only <= patches => Ok(Sizes::Same([side; 2])),
+                true => Err(format!("images have {} patches, and the tower takes {patches} at most", only * only)),
+                false => Err(format!("size is {size}, but the tower's images are of {side} by {side} pixels")),
+            };
+        }
         let [least, most] = [("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels")];
         let number = |(edge, older): (&str, &str)| {
             let number = said(edge, older).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
@@ -246,13 +341,13 @@ fn decode(bytes: &[u8]) -> Result<Pixels, ImageError> {
 
 impl Pixels {
     /// The image in another size: first its rows, then its columns, with bytes in between.
-    fn resized(self, height: usize, width: usize) -> Pixels {
-        let across = if width == self.width { self } else { self.across(width) };
-        if height == across.height { across } else { across.down(height) }
+    fn resized(self, kernel: Kernel, height: usize, width: usize) -> Pixels {
+        let across = if width == self.width { self } else { self.across(kernel, width) };
+        if height == across.height { across } else { across.down(kernel, height) }
     }
 
-    fn across(&self, width: usize) -> Pixels {
-        let filter = Filter::new(self.width, width);
+    fn across(&self, kernel: Kernel, width: usize) -> Pixels {
+        let filter = Filter::new(kernel, self.width, width);
         let mut bytes = Vec::with_capacity(3 * width * self.height);
         for row in self.bytes.chunks_exact(3 * self.width) {
             for taps in &filter.taps {
@@ -263,8 +358,8 @@ impl Pixels {
         Pixels { width, height: self.height, bytes }
     }
 
-    fn down(&self, height: usize) -> Pixels {
-        let (filter, stride) = (Filter::new(self.height, height), 3 * self.width);
+    fn down(&self, kernel: Kernel, height: usize) -> Pixels {
+        let (filter, stride) = (Filter::new(kernel, self.height, height), 3 * self.width);
         let mut bytes = Vec::with_capacity(stride * height);
         for taps in &filter.taps {
             let from = &self.bytes[stride * taps.first..];
@@ -274,7 +369,7 @@ impl Pixels {
     }
 }
 
-/// A cubic filter that is as wide as the pixels that become one, with whole numbers as weights, as
+/// A filter that is as wide as the pixels that become one, with whole numbers as weights, as
 /// torch has it for bytes.
 struct Filter {
     taps: Vec<Taps>,
@@ -289,15 +384,16 @@ struct Taps {
 }
 
 impl Filter {
-    fn new(from: usize, to: usize) -> Filter {
+    fn new(kernel: Kernel, from: usize, to: usize) -> Filter {
         let scale = from as f64 / to as f64;
-        let (support, inverse) = if scale >= 1.0 { (2.0 * scale, 1.0 / scale) } else { (2.0, 1.0) };
+        let support = kernel.support();
+        let (support, inverse) = if scale >= 1.0 { (support * scale, 1.0 / scale) } else { (support, 1.0) };
         let mut most = 0.0f64;
         let weights = |i: usize| {
             let center = scale * (i as f64 + 0.5);
             let first = ((center - support + 0.5) as i64).max(0);
             let count = ((center + support + 0.5) as i64).min(from as i64) - first;
-            let weight = |j: i64| cubic(((j + first) as f64 - center + 0.5) * inverse);
+            let weight = |j: i64| kernel.weight(((j + first) as f64 - center + 0.5) * inverse);
             let weights: Vec<f64> = (0..count.max(0)).map(weight).collect();
             let sum: f64 = weights.iter().sum();
             (first as usize, weights.into_iter().map(|w| w / sum).collect::<Vec<f64>>())

@@ -16,12 +16,6 @@ from families import HERE, SMALL, Wide, make, text, write_json
 
 TOWER = dict(depth=2, hidden_size=64, intermediate_size=96, num_heads=2, patch_size=4, num_position_embeddings=16, out_hidden_size=48)
 IMAGE, START, END = 79, 78, 77
-# Rows and columns of patches of each image, and the text before, between and behind them.
-PROMPTS = [
-    (5, (6, 4), 7),
-    ((2, 10), 3, (4, 4), 2),
-    (4, (2, 2), (8, 6)),
-]
 
 
 def language(cls, **sizes):
@@ -52,7 +46,17 @@ def of_mistral():
     return transformers.Mistral3Config(text_config=dict(model_type="mistral", **sizes), vision_config=vision, tie_word_embeddings=False)
 
 
+def of_gemma():
+    """Layers with a window that is shorter than an image, and one without."""
+    sizes = {k: v for k, v in SMALL.items() if k in transformers.Gemma3TextConfig().to_dict()}
+    sizes |= dict(vocab_size=80, num_hidden_layers=3, sliding_window=7, tie_word_embeddings=True, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+    vision = dict(model_type="siglip_vision_model", num_hidden_layers=2, hidden_size=64, intermediate_size=96, num_attention_heads=2, patch_size=4, image_size=32,
+                  vision_use_head=False)
+    return transformers.Gemma3Config(text_config=sizes, vision_config=vision, mm_tokens_per_image=16, tie_word_embeddings=True)
+
+
 CASES = {
+    "gemma3": of_gemma,
     "mistral3": of_mistral,
     "qwen3vl": lambda: of_family("Qwen3VLForConditionalGeneration"),
     "qwen3vlmoe": lambda: of_family("Qwen3VLMoeForConditionalGeneration"),
@@ -77,6 +81,12 @@ class Qwen:
     # Special tokens, and what a template has for an image.
     special = {END: "<|vision_end|>", START: "<|vision_start|>", IMAGE: "<|image_pad|>"}
     template = "<|vision_start|><|image_pad|><|vision_end|>"
+    # Rows and columns of patches of each image, and the text before, between and behind them.
+    prompts = [(5, (6, 4), 7), ((2, 10), 3, (4, 4), 2), (4, (2, 2), (8, 6))]
+
+    def seen(self, tokens):
+        """What else is said of a piece's tokens."""
+        return {}
 
     def begin(self, config):
         config.image_token_id, config.vision_start_token_id, config.vision_end_token_id, config.video_token_id = IMAGE, START, END, 76
@@ -129,7 +139,25 @@ class Mistral(Whole):
         return ([IMAGE] * (columns // 2) + [START]) * (rows // 2 - 1) + [IMAGE] * (columns // 2) + [END]
 
 
-def kind(name): return Mistral() if name == "mistral3" else Qwen()
+class Gemma(Whole):
+    """Images are squares of one size, and their tokens see each other. A template's token for an image is written as several."""
+
+    images, bytes = ["larger.png", "narrow.png"], "same/"
+    preprocessing = dict(size=dict(height=32, width=32), resample=2)
+    special = {END: "<end_of_image>", START: "<start_of_image>", IMAGE: "<image_soft_token>"}
+    template = "<start_of_image>"
+    prompts = [(5, (8, 8), 7), ((8, 8), 3, (8, 8), 2), (4, (8, 8), (8, 8))]
+
+    def begin(self, config): config.image_token_id, config.boi_token_index, config.eoi_token_index = IMAGE, START, END
+
+    def given(self, x, grids): return dict(pixel_values=self.whole(x, grids)[0])
+
+    def rows(self, model, x, grids): return model.model.get_image_features(**self.given(x, grids)).pooler_output.flatten(0, 1)
+
+    def seen(self, tokens): return dict(token_type_ids=(tokens == IMAGE).int()[None])
+
+
+def kind(name): return dict(mistral3=Mistral, gemma3=Gemma).get(name, Qwen)()
 
 
 def unpatched(x, rows, columns, merge, patch):
@@ -150,10 +178,10 @@ def prompt(of, parts, draw):
     return torch.tensor(tokens), torch.tensor(grids)
 
 
-def run(model, tokens, given, positions, pieces):
+def run(of, model, tokens, given, positions, pieces):
     cache, out, at = None, [], 0
     for piece in tokens.split(pieces):
-        seen = given if at == 0 else {}
+        seen = of.seen(piece) | (given if at == 0 else {})
         places = positions[..., at:at + len(piece)]
         o = model(input_ids=piece[None], position_ids=places if len(places) > 1 else places[0], cache=cache, use_cache=True, **seen)
         cache, at = o.cache, at + len(piece)
@@ -195,7 +223,7 @@ def answer(of, model, images, asked):
     made, least = [], float("inf")
     for _ in range(ANSWER):
         ids = torch.tensor(tokens + made)
-        top = run(model, ids, given, of.positions(model, ids, grids), [len(ids)])[-1].topk(2)
+        top = run(of, model, ids, given, of.positions(model, ids, grids), [len(ids)])[-1].topk(2)
         made.append(int(top.indices[0]))
         if made[-1] >= END: return None
         least = min(least, float(top.values[0] - top.values[1]))
@@ -215,7 +243,7 @@ def golden(name):
     model.save_pretrained(path)
     (path / "generation_config.json").unlink(missing_ok=True)
     draw = torch.Generator().manual_seed(seed + 1000)
-    prompts = [prompt(of, parts, draw) for parts in PROMPTS]
+    prompts = [prompt(of, parts, draw) for parts in of.prompts]
     pixels = [(torch.randint(256, (int(grids.prod(1).sum()), of.numbers), generator=draw) / 127.5 - 1).float() for _, grids in prompts]
     exact = families.load(path, torch.float32).double()
     default = torch.get_default_dtype()
@@ -228,8 +256,8 @@ def golden(name):
             # All images belong to the first piece.
             end = int((tokens == IMAGE).nonzero().max()) + 1
             decode = lambda n: [end] + [1] * (n - end)
-            made = {"prefill": run(exact, tokens, given, positions, [len(tokens)])}
-            made["decode"] = run(exact, tokens, given, positions, decode(len(tokens)))
+            made = {"prefill": run(of, exact, tokens, given, positions, [len(tokens)])}
+            made["decode"] = run(of, exact, tokens, given, positions, decode(len(tokens)))
             assert all(v.dtype == torch.float64 for v in (rows, *made.values()))
             assert (made["decode"] - made["prefill"]).abs().max() < 1e-9
             tensors |= {f"tokens.{i}": tokens.int(), f"pixels.{i}": x, f"grids.{i}": grids.int(), f"positions.{i}": positions[:, 0].int().contiguous(),

@@ -1,6 +1,8 @@
 //! Golden cases of models that see images (`golden/images.py`).
+use std::sync::Arc;
+
 use atomc::frontend::Vision;
-use atomc_runtime::sight::{Grid, Sight};
+use atomc_runtime::sight::{Grid, Images, Rows, Sight};
 
 use crate::Case;
 
@@ -12,7 +14,7 @@ pub struct Seen {
 /// Every case, by name.
 pub fn cases() -> Vec<Seen> {
     let all: Vec<Seen> = crate::cases_in("golden/images").into_iter().map(|case| Seen { case }).collect();
-    assert!(all.len() >= 5, "only {} golden cases with images", all.len());
+    assert!(all.len() >= 6, "only {} golden cases with images", all.len());
     all
 }
 
@@ -48,6 +50,19 @@ impl Seen {
         let (image, mut next) = (self.vision().image_token, 0..);
         let source = |token: u32| if token == image { next.next().expect("numbers do not end") } else { -1 };
         self.case.tokens(prompt).into_iter().map(source).collect()
+    }
+
+    /// The images of a prompt with the rows of its tower.
+    pub fn images(&self, prompt: usize) -> Images {
+        let (all, width, given) = (self.numbers("rows", prompt), self.width(prompt), self.vision().prompt);
+        let mut rest = &all[..];
+        let rows = self.places(prompt).into_iter().map(|(at, grid)| {
+            let (own, others) = rest.split_at(grid.patches() * width);
+            rest = others;
+            let numbers = own.iter().map(|&v| v as f32).collect();
+            (at, Arc::new(Rows { grid, lines: given.lines.is_some(), together: given.together, width, numbers }))
+        });
+        Images::of(rows.collect::<Vec<_>>())
     }
 
     /// The images of a prompt.

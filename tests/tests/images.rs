@@ -12,7 +12,7 @@ use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
 use atomc_passes::{Bucket, BucketOptions, Cx as PassCx};
 use atomc_runtime::device::Stream;
 use atomc_runtime::manifest::Attention;
-use atomc_runtime::sight::{Grid, Images, Patch, Sight, Tiling};
+use atomc_runtime::sight::{Grid, Images, Patch, Tiling};
 use atomc_runtime::tower::{Image, Tower};
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Hosted, HostedOptions, Request, Want};
 use atomc_tests::images::{Seen, cases};
@@ -33,8 +33,8 @@ fn weights(case: &Seen, graph: &atomc_ir::Graph) -> std::collections::HashMap<St
 }
 
 fn tiling(vision: &Vision) -> Tiling {
-    let &Vision { channels, frames, patch, merge, side, .. } = vision;
-    Tiling { channels, frames, patch, merge, side }
+    let &Vision { channels, frames, patch, merge, only, side, .. } = vision;
+    Tiling { channels, frames, patch, merge, only, side }
 }
 
 /// What a tower's step is given for some images.
@@ -121,8 +121,8 @@ fn positions_are_those_of_transformers() {
 }
 
 /// What the language part is given for tokens of a prompt.
-fn seen(case: &Seen, (prompt, from, count): (usize, usize, usize), sight: &Sight) -> States {
-    let positions: Vec<[i32; 3]> = (from..from + count).map(|token| sight.position(token)).collect();
+fn seen(case: &Seen, (prompt, from, count): (usize, usize, usize), images: &Images) -> States {
+    let positions: Vec<[i32; 3]> = (from..from + count).map(|token| images.position(token)).collect();
     let axis = |axis: usize| Val::Int(positions.iter().map(|p| p[axis]).collect());
     // Rows of these tokens alone, of which there are at most as many as tokens.
     let (all, width) = (case.numbers("rows", prompt), case.width(prompt));
@@ -141,16 +141,24 @@ fn seen(case: &Seen, (prompt, from, count): (usize, usize, usize), sight: &Sight
         let axes = [tower::TIMES, tower::HEIGHTS, tower::WIDTHS];
         all.extend(axes.into_iter().zip(0..).map(|(name, number)| (name.into(), axis(number))));
     }
+    if case.vision().prompt.together {
+        let ends = (from..from + count).map(|token| images.end(token) as i32);
+        all.insert(tower::ENDS.into(), Val::Int(ends.collect()));
+    }
     all
 }
 
-/// Logits of a prompt in pieces of some tokens.
+/// Logits of a prompt in pieces of some tokens, or of more where tokens of an image see each other.
 fn logits(case: &Seen, reference: &Reference, prompt: usize, pieces: &[usize]) -> Vec<f64> {
-    let (tokens, sight, mut states) = (case.case.tokens(prompt), case.sight(prompt), reference.fresh());
+    let (tokens, images, mut states) = (case.case.tokens(prompt), case.images(prompt), reference.fresh());
     let (mut from, mut logits) = (0, vec![]);
     for &size in pieces {
+        let size = images.whole(from, size.min(tokens.len() - from));
+        if size == 0 {
+            break;
+        }
         let piece = Piece { sequence: 0, from, tokens: &tokens[from..][..size] };
-        let results = reference.results_with(&mut states, &[piece], seen(case, (prompt, from, size), &sight));
+        let results = reference.results_with(&mut states, &[piece], seen(case, (prompt, from, size), &images));
         logits.extend(results["logits"].float().expect("numbers").data.iter().copied());
         from += size;
     }
@@ -256,7 +264,8 @@ fn check(case: &Seen, what: &str, tower: &mut Tower, engine: &mut Engine) {
             let size = pieces.get(step).copied().unwrap_or(1);
             let request = |&i: &usize| {
                 let rest = &tokens[i][fed[i]..];
-                Request { sequence: sequences[i], tokens: &rest[..size.min(rest.len())], logits: Want::All }
+                let size = all[i].whole(fed[i], size.min(rest.len()));
+                Request { sequence: sequences[i], tokens: &rest[..size], logits: Want::All }
             };
             let requests: Vec<Request> = live.iter().map(request).collect();
             let out = engine.step(&requests).expect("a step");
@@ -309,12 +318,12 @@ fn on_chip(chip: &str, wanted: &[&str]) {
 
 #[test]
 fn images_on_emulated_gfx942() {
-    on_chip("gfx942", &["qwen3vl", "3.5-moe", "mistral3"]);
+    on_chip("gfx942", &["qwen3vl", "3.5-moe", "mistral3", "gemma3"]);
 }
 
 #[test]
 fn images_on_emulated_gfx1201() {
-    on_chip("gfx1201", &["qwen3vlmoe", "3.5"]);
+    on_chip("gfx1201", &["qwen3vlmoe", "3.5", "gemma3"]);
 }
 
 /// A prompt of text alone is answered as without a tower.

@@ -17,6 +17,12 @@ pub struct Tower {
     /// the model's tokenizer, if something does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<[String; 2]>,
+    /// What a prompt has for an image, and what is put in its place, if that is more than its token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<Written>,
+    /// Whether the tokens of an image see each other, also those that come after them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub together: bool,
     /// Blocks as layers, numbers of a row as the vocabulary, and as positions the patches of the
     /// largest image.
     pub model: Model,
@@ -24,6 +30,16 @@ pub struct Tower {
     pub tensors: TensorNames,
     /// As many as the artifact has, in the same order.
     pub targets: Vec<Target>,
+}
+
+/// Texts around an image in a prompt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Written {
+    /// What templates write for an image.
+    pub mark: String,
+    /// What is written before and behind the image's token in the place of that.
+    pub around: [String; 2],
 }
 
 /// How an image becomes patches, and these become rows.
@@ -38,6 +54,9 @@ pub struct Tiling {
     pub patch: usize,
     /// Patches of the side of what becomes one row.
     pub merge: usize,
+    /// The patches of a side of every image, if all images have as many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<usize>,
     /// Rows, and columns, of the table of positions, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub side: Option<usize>,

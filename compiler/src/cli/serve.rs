@@ -11,7 +11,7 @@ use atomc_runtime::{Artifact, Engine};
 use atomc_server::api::{Access, Defaults, Metrics, Service};
 use atomc_server::eyes::Eyes;
 use atomc_server::grammar::{FormLimits, Grammars};
-use atomc_server::images::{self, Preparing};
+use atomc_server::images::{Preparing, Prompting};
 use atomc_server::schedule::Options;
 use atomc_server::serve;
 use atomc_server::text::Text;
@@ -147,8 +147,8 @@ fn eyes(args: &Args, artifact: &Artifact, (files, text): (&Files, &Text)) -> Res
     let tower = args.engine.tower(artifact)?;
     let preparing = Preparing::open(files.folder(), tower.tiling(), tower.most());
     let preparing = preparing.map_err(|error| Failure::new("images", error))?;
-    let marks = images::marks(facts, text).map_err(|error| Failure::new("images", error))?;
-    Ok(Some(Eyes::new(tower, preparing, marks, args.image_folder.clone())))
+    let prompting = Prompting::of(facts, text).map_err(|error| Failure::new("images", error))?;
+    Ok(Some(Eyes::new(tower, preparing, prompting, args.image_folder.clone())))
 }
 
 fn about(engine: &Engine, access: &Access) -> String {

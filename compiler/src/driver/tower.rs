@@ -2,7 +2,7 @@
 //! targets of the language part.
 use atomc_artifact::check::MAX_STEP;
 use atomc_artifact::manifest::{
-    self, Attention, Given, Ignored, Pattern, Renamed, Taps, Target, TensorNames, Tiling, Weight,
+    self, Attention, Given, Ignored, Pattern, Renamed, Taps, Target, TensorNames, Tiling, Weight, Written,
 };
 use atomc_config::Vision;
 use atomc_ir::arch::Memory;
@@ -57,11 +57,13 @@ pub fn tower(
         let step = &mut |what: String| step(format!("{what} of the tower"));
         made.push(target((name, archs), std::slice::from_ref(&model), (&buckets, &own), code, step)?);
     }
-    let &Vision { channels, frames, patch, merge, side, image_token, prompt, .. } = vision;
+    let &Vision { channels, frames, patch, merge, only, side, image_token, prompt, .. } = vision;
     Ok(manifest::Tower {
-        tiling: Tiling { channels, frames, patch, merge, side },
+        tiling: Tiling { channels, frames, patch, merge, only, side },
         image_token,
         lines: prompt.lines.map(|ends| ends.map(str::to_owned)),
+        written: prompt.written.map(|(mark, around)| Written { mark: mark.into(), around: around.map(str::to_owned) }),
+        together: prompt.together,
         model: facts((config, vision), options.patches),
         tensors: names(config, vision),
         targets: made,
@@ -109,7 +111,9 @@ fn names(config: &Config, vision: &Vision) -> TensorNames {
         Some(short) => short.to_owned(),
         None => format!("model.{own}"),
     };
-    let others: Vec<Renamed> = own.iter().map(|own| Renamed { from: spelling(own), to: own.clone() }).collect();
+    let older = vision.style.older.map(|older| Renamed { from: format!("{older}."), to: own[0].clone() });
+    let others = own.iter().map(|own| Renamed { from: spelling(own), to: own.clone() });
+    let others: Vec<Renamed> = older.into_iter().chain(others).collect();
     let is_own = |begins: &String| own.contains(begins) || others.iter().any(|other| other.from == *begins);
     let begins = |part: &str, begins: String| Ignored { part: part.into(), names: Pattern::Begin(begins) };
     let ignored = config.others.iter().filter(|other| !is_own(&other.begins));

@@ -11,7 +11,7 @@ use atomc_ir::{Builder, DType, Diagnostic, Dim, Elementwise, Graph, Number, Op, 
 
 use super::layer::{Carried, Given, Kind, LayerBuilder, Made, OfLayers, Tokens, Unit, norm};
 use super::product::{ADAPTERS, Factor};
-use super::tower::{GIVEN, HEIGHTS, SOURCES, TIMES, WIDTHS};
+use super::tower::{ENDS, GIVEN, HEIGHTS, SOURCES, TIMES, WIDTHS};
 use super::{Asked, Config, Part, draft, streams};
 
 /// The module of the head, and its tensor.
@@ -64,7 +64,7 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     let mut own_rows = own_rows(&mut b, config, ids, embedded)?;
 
     let (mut states, mut entered) = (Vec::with_capacity(caches.len()), vec![x]);
-    let mut carried = Carried::default();
+    let mut carried = Carried { ends: seen.as_ref().and_then(|seen| seen.ends), ..Carried::default() };
     for (index, layer) in config.layers.iter().enumerate() {
         if let Some(stage) = part.begun(index, config.layers.len()) {
             b.at(config.layer_path(index));
@@ -288,12 +288,15 @@ pub struct Seen<'a> {
     sources: Value,
     /// Three positions of each token, if it has them: of time, row and column.
     positions: Option<[Value; 3]>,
+    /// How many positions each token sees, if those may come after its own.
+    ends: Option<Value>,
 }
 
 impl<'a> Seen<'a> {
     /// With their inputs: `given`, rows of embeddings with those that are added behind layers side
     /// by side, `sources`, which of them each token takes, or -1, and where tokens have three
-    /// positions these: `times`, `heights` and `widths`.
+    /// positions these: `times`, `heights` and `widths`. Where tokens of an image see each other,
+    /// `ends` says how many positions each sees.
     fn new(b: &mut Builder, config: &Config, vision: &'a Vision) -> Result<Seen<'a>, Diagnostic> {
         if config.streams.is_some() || config.kept_every.is_some() {
             let message = "images for a model with several streams or rows in place of one: this is not supported";
@@ -304,7 +307,8 @@ impl<'a> Seen<'a> {
         let sources = index(b, SOURCES, Dim::Tokens);
         let several = !vision.axes.is_empty();
         let positions = several.then(|| [TIMES, HEIGHTS, WIDTHS].map(|name| index(b, name, Dim::Tokens)));
-        Ok(Seen { vision, hidden: config.hidden, given, sources, positions })
+        let ends = vision.prompt.together.then(|| index(b, ENDS, Dim::Tokens));
+        Ok(Seen { vision, hidden: config.hidden, given, sources, positions, ends })
     }
 }
 

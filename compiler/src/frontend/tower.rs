@@ -24,6 +24,8 @@ pub const SHARES: &str = "shares";
 pub const TIMES: &str = "times";
 pub const HEIGHTS: &str = "heights";
 pub const WIDTHS: &str = "widths";
+/// How many positions of its sequence a token of the language part sees.
+pub const ENDS: &str = "ends";
 /// Which row of numbers a token of the language part takes, or -1.
 pub const SOURCES: &str = "sources";
 
@@ -199,7 +201,7 @@ impl TowerBuilder<'_> {
             [q, k] = [self.b.rope(q, table)?, self.b.rope(k, table)?];
         }
         let state = self.b.push(Op::KvWrite {}, &[cache, k, v, batch])?;
-        let op = Op::AttendWhole { scale: (self.vision.head_dim() as f64).powf(-0.5) };
+        let op = Op::AttendUpTo { scale: (self.vision.head_dim() as f64).powf(-0.5), window: 0 };
         let seen = self.b.push(op, &[q, state, batch, lengths])?;
         let seen = self.b.flat(seen, width)?;
         let path = of(self, style.out);

@@ -5,6 +5,8 @@
 pub struct Style {
     /// What names of its tensors begin with.
     pub path: &'static str,
+    /// The same in files of an earlier transformers, if more than `model.` differs.
+    pub older: Option<&'static str>,
     /// What names of what makes rows of patches begin with, if that is no part of it.
     pub projector: Option<&'static str>,
     /// The product that makes rows of pixels.
@@ -65,6 +67,8 @@ pub enum Merger {
     Beside,
     /// A norm, the patches side by side as a convolution has them, three products (Mistral).
     Unfolded,
+    /// Their mean, a norm, and a product whose weight has columns as rows (Gemma).
+    Mean,
 }
 
 /// What a prompt has in an image's place, in the words of the model's tokenizer.
@@ -72,6 +76,10 @@ pub enum Merger {
 pub struct Prompt {
     /// The tokens behind the tokens of a row of an image, and of its last row.
     pub lines: Option<[&'static str; 2]>,
+    /// What templates write for an image, and what is put around its token in the place of that.
+    pub written: Option<(&'static str, [&'static str; 2])>,
+    /// Whether the tokens of an image see each other, also those that come after them.
+    pub together: bool,
 }
 
 /// What a family's towers have in common.
@@ -88,7 +96,8 @@ pub(crate) struct Traits {
     pub patch: usize,
     /// Frames of a patch by default, where images have several.
     pub frames: Option<usize>,
-    pub eps: f64,
+    /// The field for it, if there is one, and its default.
+    pub eps: (Option<&'static str>, f64),
     /// The token of an image by default.
     pub image_token: Option<u32>,
     /// Blocks after which rows for layers of the language part are made, by default; without them
@@ -100,7 +109,8 @@ pub(crate) struct Traits {
 }
 
 /// The fields outside of `vision_config` that say something of a tower.
-pub(super) const OUTSIDE: [&str; 6] = [
+pub(super) const OUTSIDE: [&str; 7] = [
+    "mm_tokens_per_image",
     "image_token_id",
     "image_token_index",
     "spatial_merge_size",
@@ -111,6 +121,7 @@ pub(super) const OUTSIDE: [&str; 6] = [
 
 const QWEN: Style = Style {
     path: "model.visual",
+    older: None,
     projector: None,
     patch: Module { name: "patch_embed.proj", bias: true },
     table: Some("pos_embed"),
@@ -130,14 +141,14 @@ const QWEN: Style = Style {
 /// For Qwen3-VL.
 pub(crate) const QWEN3_VL: Traits = Traits {
     style: &QWEN,
-    prompt: Prompt { lines: None },
+    prompt: Prompt { lines: None, written: None, together: false },
     fields: ["depth", "num_heads", "in_channels"],
     sizes: [27, 1152, 16],
     intermediate: 4304,
     activation: "gelu_pytorch_tanh",
     patch: 16,
     frames: Some(2),
-    eps: 1e-6,
+    eps: (None, 1e-6),
     image_token: None,
     deepstack: Some(&[8, 16, 24]),
     sections: Some([24, 20, 20]),
@@ -148,6 +159,7 @@ pub(crate) const QWEN3_5: Traits = Traits { deepstack: None, sections: Some([11,
 
 const PIXTRAL: Style = Style {
     path: "vision_tower",
+    older: None,
     projector: Some("multi_modal_projector"),
     patch: Module { name: "patch_conv", bias: false },
     table: None,
@@ -167,15 +179,54 @@ const PIXTRAL: Style = Style {
 /// For Mistral Small 3.1 and later.
 pub(crate) const MISTRAL3: Traits = Traits {
     style: &PIXTRAL,
-    prompt: Prompt { lines: Some(["[IMG_BREAK]", "[IMG_END]"]) },
+    prompt: Prompt { lines: Some(["[IMG_BREAK]", "[IMG_END]"]), written: None, together: false },
     fields: ["num_hidden_layers", "num_attention_heads", "num_channels"],
     sizes: [24, 1024, 16],
     intermediate: 4096,
     activation: "gelu",
     patch: 16,
     frames: None,
-    eps: 1e-5,
+    eps: (None, 1e-5),
     image_token: Some(10),
+    deepstack: None,
+    sections: None,
+};
+
+const SIGLIP: Style = Style {
+    path: "vision_tower",
+    older: Some("vision_tower.vision_model"),
+    projector: Some("multi_modal_projector"),
+    patch: Module { name: "embeddings.patch_embedding", bias: true },
+    table: Some("embeddings.position_embedding"),
+    turned: Turned::Never,
+    around: [None, Some("post_layernorm")],
+    blocks: "encoder.layers",
+    norms: ["layer_norm1", "layer_norm2"],
+    centred: true,
+    queries: Queries::Each(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
+    out: "self_attn.out_proj",
+    bias: true,
+    gate: None,
+    mlp: ["mlp.fc1", "mlp.fc2"],
+    merger: Merger::Mean,
+};
+
+/// For Gemma 3. Its processor writes empty lines around an image.
+pub(crate) const GEMMA3: Traits = Traits {
+    style: &SIGLIP,
+    prompt: Prompt {
+        lines: None,
+        written: Some(("<start_of_image>", ["\n\n<start_of_image>", "<end_of_image>\n\n"])),
+        together: true,
+    },
+    fields: ["num_hidden_layers", "num_attention_heads", "num_channels"],
+    sizes: [12, 768, 12],
+    intermediate: 3072,
+    activation: "gelu_pytorch_tanh",
+    patch: 16,
+    frames: None,
+    eps: (Some("layer_norm_eps"), 1e-6),
+    image_token: Some(262_144),
     deepstack: None,
     sections: None,
 };

@@ -97,6 +97,10 @@ impl Talk {
         let wanted = self.wanted()?;
         let images = self.images(&service)?;
         let text = self.prompt(&service)?;
+        let text = match &service.eyes {
+            Some(eyes) => eyes.prompting().written(text),
+            None => text,
+        };
         let positions = service.handle.limits().positions;
         // Templates write the special tokens themselves.
         let prompt = service.text.encode(&text, false, positions)?;
@@ -203,7 +207,7 @@ struct Vision {
 fn placed(service: &Shared, prompt: Vec<u32>, vision: Vision) -> Result<(Vec<u32>, Option<Seen>), ApiError> {
     let Some(eyes) = &service.eyes else { return Ok((prompt, None)) };
     let grids: Vec<Grid> = vision.rows.iter().map(|rows| rows.grid).collect();
-    let spread = eyes.marks().spread(&prompt, &grids);
+    let spread = eyes.prompting().marks().spread(&prompt, &grids);
     let (prompt, places) = spread.map_err(|error| ApiError::field("messages", error))?;
     if places.is_empty() {
         return Ok((prompt, None));

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from transformers import PixtralImageProcessor, Qwen2VLImageProcessor
+from transformers import Gemma3ImageProcessor, PixtralImageProcessor, Qwen2VLImageProcessor
 
 HERE = Path(__file__).resolve().parent
 SIZE = {"shortest_edge": 1024, "longest_edge": 4096}
@@ -56,7 +56,7 @@ def written(values, path):
     path.write_bytes(values.round().astype(np.uint8).tobytes())
 
 
-def patched(image, merge=2, patch=4):
+def patched(image, merge, patch=4):
     """The patches of an image, one block of merged ones after the other, and their grid."""
     _, height, width = image.shape
     rows, columns = height // patch, width // patch
@@ -83,10 +83,19 @@ WITHIN = PixtralImageProcessor(
 
 
 def within(image):
-    return patched(WITHIN(images=[image], return_tensors="pt")["pixel_values"][0])
+    return patched(WITHIN(images=[image], return_tensors="pt")["pixel_values"][0], 2)
 
 
-for folder, made_of in [("", qwen), ("within", within)]:
+SAME = Gemma3ImageProcessor(
+    size={"height": 32, "width": 32}, image_mean=[0.5] * 3, image_std=[0.5] * 3
+)
+
+
+def same(image):
+    return patched(SAME(images=[image], return_tensors="pt")["pixel_values"][0], 2)
+
+
+for folder, made_of in [("", qwen), ("within", within), ("same", same)]:
     here, grids = HERE / folder, {}
     here.mkdir(exist_ok=True)
     for name in IMAGES:

@@ -1,7 +1,7 @@
 use super::*;
 use serde_json::json;
 
-const TILING: Tiling = Tiling { channels: 3, frames: 2, patch: 4, merge: 2, side: Some(4) };
+const TILING: Tiling = Tiling { channels: 3, frames: 2, patch: 4, merge: 2, only: None, side: Some(4) };
 
 fn preparing() -> Preparing {
     let config = json!({
@@ -53,6 +53,37 @@ fn preparing_within(edge: usize, patches: usize) -> Preparing {
 #[test]
 fn images_within_a_square_are_those_of_transformers() {
     compare(&preparing_within(64, 4096), "within/");
+}
+
+const SAME: Tiling = Tiling { only: Some(8), side: Some(8), ..WITHIN };
+
+/// As Gemma's files say.
+fn config_of_same() -> Value {
+    json!({
+        "size": { "height": 32, "width": 32 }, "resample": 2, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+    })
+}
+
+#[test]
+fn images_of_one_size_are_those_of_transformers() {
+    compare(&Preparing::read(&config_of_same(), SAME, 64).expect("a configuration"), "same/");
+}
+
+#[test]
+fn images_of_one_size_have_that_of_the_tower() {
+    let read = |change: &dyn Fn(&mut Value), patches| {
+        let mut config = config_of_same();
+        change(&mut config);
+        Preparing::read(&config, SAME, patches).expect_err("another size")
+    };
+    assert_eq!(read(&|_| (), 63), "images have 64 patches, and the tower takes 63 at most");
+    let size = |c: &mut Value| c["size"]["width"] = json!(28);
+    let told = r#"size is {"height":32,"width":28}, but the tower's images are of 32 by 32 pixels"#;
+    assert_eq!(read(&size, 64), told);
+    let told = "resample is 1: 2, which is linear, and 3, which is cubic, are known";
+    assert_eq!(read(&|c| c["resample"] = json!(1), 64), told);
+    let told = "do_pan_and_scan is not supported: an image is seen as a whole";
+    assert_eq!(read(&|c| c["do_pan_and_scan"] = json!(true), 64), told);
 }
 
 #[test]

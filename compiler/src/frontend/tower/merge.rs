@@ -7,6 +7,7 @@ impl TowerBuilder<'_> {
         match self.vision.style.merger {
             Merger::Beside => self.beside("merger", x, false),
             Merger::Unfolded => self.unfolded(x),
+            Merger::Mean => self.mean(x),
         }
     }
 
@@ -55,5 +56,31 @@ impl TowerBuilder<'_> {
         let x = self.linear(&format!("{path}.linear_1"), false, x, [hidden, width], dtype)?;
         let x = self.b.map(formula(merging), &[x])?;
         self.linear(&format!("{path}.linear_2"), false, x, [hidden, hidden], DType::F32)
+    }
+
+    /// By their mean, a norm and a product.
+    fn mean(&mut self, x: Value) -> Made {
+        let &Vision { width, merging_eps: eps, merging_offset: by, style, .. } = self.vision;
+        let (count, hidden, dtype) = (self.vision.merged(), self.hidden, self.dtype);
+        let path = style.projector.unwrap_or(style.path);
+        let all = self.grouped(path, x)?;
+        let part = |tower: &mut Self, number: usize| {
+            let part = tower.b.push(Op::Slice { axis: 1, start: number * width, len: width }, &[all])?;
+            tower.b.push(Op::Cast { to: DType::F32 }, &[part])
+        };
+        let mut sum = part(self, 0)?;
+        for number in 1..count {
+            let part = part(self, number)?;
+            sum = self.b.add(sum, part)?;
+        }
+        let mean = self.b.scale(sum, 1.0 / count as f64)?;
+        let mean = self.b.push(Op::Cast { to: dtype }, &[mean])?;
+        let norm = format!("{path}.mm_soft_emb_norm");
+        let weight = self.b.at(&norm).weight(format!("{norm}.weight"), DType::F32, &[width]);
+        let weight = self.b.push(Op::Offset { by: by as f32 }, &[weight])?;
+        let x = self.b.push(Op::RmsNorm { eps }, &[mean, weight])?;
+        let weight = self.b.at(path).weight(format!("{path}.mm_input_projection_weight"), dtype, &[width, hidden]);
+        let weight = self.b.push(Op::Transpose {}, &[weight])?;
+        self.b.linear(x, weight, DType::F32)
     }
 }
