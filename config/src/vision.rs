@@ -167,7 +167,11 @@ impl Vision {
         let only = [("vision_feature_layer", json!(-1)), ("multimodal_projector_bias", json!(false))];
         for (name, known) in only {
             if outside.get(name).is_some_and(|said| *said != known) {
-                return Err(outside.fault("config::unsupported", name, format!("is not supported: it must be {known}")));
+                return Err(outside.fault(
+                    "config::unsupported",
+                    name,
+                    format!("is not supported: it must be {known}"),
+                ));
             }
         }
         self.merge = outside.or("spatial_merge_size", Fields::size, 2)?;

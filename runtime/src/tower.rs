@@ -164,7 +164,13 @@ impl Tower {
                 return Err(TowerError::NotFinite { image: first + number });
             }
             let grid = image.grid.merged(self.tiling.merge);
-            made.push(Arc::new(Rows { grid, lines: self.lines, together: self.together, width: logits.width, numbers: own.to_vec() }));
+            made.push(Arc::new(Rows {
+                grid,
+                lines: self.lines,
+                together: self.together,
+                width: logits.width,
+                numbers: own.to_vec(),
+            }));
             rest = others;
         }
         Ok(made)

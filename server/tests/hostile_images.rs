@@ -237,8 +237,14 @@ fn addresses() -> Vec<Sent> {
 /// How Qwen's images are made ready, and Mistral's.
 fn preparing() -> Vec<(Preparing, usize)> {
     let sizes = [r#"{ "shortest_edge": 1024, "longest_edge": 16384 }"#, r#"{ "longest_edge": 128 }"#];
-    let tilings =
-        [(2, Some(4)), (1, None)].map(|(frames, side)| Tiling { channels: 3, frames, patch: 4, merge: 2, only: None, side });
+    let tilings = [(2, Some(4)), (1, None)].map(|(frames, side)| Tiling {
+        channels: 3,
+        frames,
+        patch: 4,
+        merge: 2,
+        only: None,
+        side,
+    });
     let all = sizes.into_iter().zip(tilings).map(|(size, tiling)| {
         let dir = tempfile::tempdir().expect("a folder");
         let text = format!(r#"{{ "size": {size}, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5] }}"#);

@@ -47,9 +47,9 @@ def of_mistral():
 
 
 def of_gemma():
-    """Layers with a window that is shorter than an image, and one without."""
+    """Layers with a window that is shorter than an image, and one without. The root of the hidden size has no fraction to round."""
     sizes = {k: v for k, v in SMALL.items() if k in transformers.Gemma3TextConfig().to_dict()}
-    sizes |= dict(vocab_size=80, num_hidden_layers=3, sliding_window=7, tie_word_embeddings=True, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+    sizes |= dict(vocab_size=80, hidden_size=64, num_hidden_layers=3, sliding_window=7, tie_word_embeddings=True, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
     vision = dict(model_type="siglip_vision_model", num_hidden_layers=2, hidden_size=64, intermediate_size=96, num_attention_heads=2, patch_size=4, image_size=32,
                   vision_use_head=False)
     return transformers.Gemma3Config(text_config=sizes, vision_config=vision, mm_tokens_per_image=16, tie_word_embeddings=True)

@@ -9,7 +9,9 @@ const MAX_SIDE: usize = 1 << 16;
 pub(super) fn tower<'t>(tower: &'t Tower, of: &Manifest, sections: &[usize]) -> Result<&'t [Target], crate::Error> {
     let Tiling { channels, frames, patch, merge, only, side } = tower.tiling;
     let sizes = [("channels", channels), ("frames", frames), ("patch", patch), ("merge", merge)];
-    for (field, value) in sizes.into_iter().chain(only.map(|only| ("only", only))).chain(side.map(|side| ("side", side))) {
+    for (field, value) in
+        sizes.into_iter().chain(only.map(|only| ("only", only))).chain(side.map(|side| ("side", side)))
+    {
         count(value, "tower.tiling", field)?;
         ensure(value <= MAX_SIDE, &format!("tower.tiling.{field}"), || format!("{value} is more than {MAX_SIDE}"))?;
     }

@@ -17,7 +17,8 @@ pub struct Tower {
     /// the model's tokenizer, if something does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<[String; 2]>,
-    /// What a prompt has for an image, and what is put in its place, if that is more than its token.
+    /// What a prompt has for an image, and what is put in its place, if that is more than its
+    /// token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written: Option<Written>,
     /// Whether the tokens of an image see each other, also those that come after them.

@@ -83,9 +83,7 @@ pub fn emit_many<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel
         let (token, count) = (entry(0), entry(1));
         let head = query_head / (a.heads / a.cache.ty.heads);
         let place = |r: Int<'c>| (token + r, query_head);
-        c.when(c.less(0, count), || {
-            a.run(&block, &Span { token, head, count, per_row: 1 }, &place, tiles.as_ref())
-        })
+        c.when(c.less(0, count), || a.run(&block, &Span { token, head, count, per_row: 1 }, &place, tiles.as_ref()))
     })?;
     if let Some(tiles) = tiles {
         tiles.close();
@@ -234,15 +232,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             // for the first. Their keys are masked.
             if let Some(list) = &list {
                 let (keys, values) = self.gather(block, list, (table, span.head), number * tokens);
-                let turn = Turn {
-                    keys,
-                    values,
-                    next: None,
-                    left: last - number,
-                    first: number * tokens,
-                    position,
-                    span,
-                };
+                let turn =
+                    Turn { keys, values, next: None, left: last - number, first: number * tokens, position, span };
                 return c.repeat(0, span.count, block.height, |row| self.turn_by_vectors(block, row, &turn));
             }
             let place = |number| {
@@ -259,15 +250,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
                 (false, _) => (k, v, Some(next)),
             };
             let values = if self.cache.ty.is_prefix { self.turned(block, &keys) } else { values };
-            let turn = Turn {
-                keys,
-                values,
-                next,
-                left: last - number,
-                first: number * tokens,
-                position,
-                span,
-            };
+            let turn = Turn { keys, values, next, left: last - number, first: number * tokens, position, span };
             match tiles {
                 Some(tiles) => self.turn_by_tiles(block, span, &turn, tiles),
                 None => c.repeat(0, span.count, block.height, |row| self.turn_by_vectors(block, row, &turn)),

@@ -77,8 +77,8 @@ impl<'c> Attention<'_, '_, 'c> {
         self.hide_some(scores, (after, None), |i| i)
     }
 
-    /// Masks scores, where the lane's keys are not consecutive, or where a query sees some positions
-    /// further than its own.
+    /// Masks scores, where the lane's keys are not consecutive, or where a query sees some
+    /// positions further than its own.
     pub fn hide_some(
         &self,
         scores: Vector<'c>,
