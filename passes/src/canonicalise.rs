@@ -86,7 +86,30 @@ fn flat(graph: &Graph, operands: &[Value], axis: usize) -> Option<Vec<Value>> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::check;
+    use super::run;
+    use crate::testing::{ANY, DECODE, check, read};
+
+    /// Where there are as many positions as tokens say, which is what the steps are for.
+    #[test]
+    fn nothing_comes_after_the_next_token() {
+        let text = "graph @g(%q: bf16[T, 4, 16], %kv: cache<bf16, 2, 16>, %batch: batch, %ends: i32[T]) {
+            %0 = attend_up_to %q, %kv, %batch, %ends {scale = 0.25, window = 8} : bf16[T, 4, 16]
+            return %0
+        }";
+        let made = |cx| {
+            let mut graph = read(text);
+            run(&mut graph, cx).expect("a canonical graph");
+            graph.sweep();
+            graph.print()
+        };
+        assert_eq!(made(&ANY), read(text).print());
+        insta::assert_snapshot!(made(&DECODE), @"
+        graph @g(%q: bf16[T, 4, 16], %kv: cache<bf16, 2, 16>, %batch: batch, %ends: i32[T]) {
+          %0 = attention %q, %kv, %batch {scale = 0.25, window = 8} : bf16[T, 4, 16]
+          return %0
+        }
+        ");
+    }
 
     #[test]
     fn chains_of_one_kind() {

@@ -12,7 +12,7 @@ use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
 use atomc_passes::{Bucket, BucketOptions, Cx as PassCx};
 use atomc_runtime::device::Stream;
 use atomc_runtime::manifest::Attention;
-use atomc_runtime::sight::{Grid, Images, Patch, Tiling};
+use atomc_runtime::sight::{Grid, Images, Patch, Rows, Tiling};
 use atomc_runtime::tower::{Image, Tower};
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Hosted, HostedOptions, Request, Want};
 use atomc_tests::images::{Seen, cases};
@@ -347,6 +347,31 @@ fn text_alone_is_what_it_was() {
         engine.step(&[request]).expect("a step").of(0).flatten().copied().collect::<Vec<f32>>()
     });
     assert_eq!(logits[0], logits[1]);
+}
+
+/// An image whose tokens see each other is in one step, and in one plan.
+#[test]
+fn images_that_see_themselves_are_not_cut() {
+    let case = cases().into_iter().find(|case| case.vision().prompt.together).expect("one");
+    let checkpoint = Checkpoint::open(&case.case.dir).expect("a checkpoint");
+    let mut engine = Engine::new(artifact(&case, "host"), &options()).expect("an engine");
+    engine.load_weights(&checkpoint, &|_, _| ()).expect("weights");
+    let (tokens, images) = (case.case.tokens(0), case.images(0));
+    let sequence = engine.add_sequence();
+    engine.see(sequence, Arc::new(images)).expect("images");
+    let refused = engine.step(&[Request { sequence, tokens: &tokens[..9], logits: Want::Last }]).err();
+    let told = refused.expect("a part of an image").to_string();
+    assert_eq!(told, "images: a step ends within one whose tokens see each other");
+    // Longer than any plan.
+    let grid = Grid { rows: 6, columns: 6 };
+    let width = case.width(0);
+    let rows = Rows { grid, lines: false, together: true, width, numbers: vec![0.0; grid.patches() * width] };
+    engine.see(sequence, Arc::new(Images::of([(1, Arc::new(rows))]))).expect("images");
+    let long = vec![1; 40];
+    let refused = engine.step(&[Request { sequence, tokens: &long, logits: Want::Last }]).err();
+    let told = refused.expect("a long image").to_string();
+    assert_eq!(told, "images: one has more tokens than a step of the artifact takes");
+    engine.step(&[Request { sequence, tokens: &[1], logits: Want::Last }]).expect("text before it");
 }
 
 #[test]

@@ -28,6 +28,14 @@ pub fn check(options: &Options) -> Result<(), Diagnostic> {
     let no = |message: String, at: &str| Err(Diagnostic::new("driver::tower", message).at(at));
     let with = |what: &str, at| no(format!("a tower with {what} is not supported yet"), at);
     let (patches, each) = (options.patches, vision.merged() * TIMES);
+    let together = vision.only.filter(|_| vision.prompt.together).map(|side| side * side / vision.merged());
+    if let Some(tokens) = together.filter(|&tokens| tokens > options.buckets.tokens) {
+        let message = format!("steps of {} tokens: an image's {tokens} are in one step", options.buckets.tokens);
+        return no(message, "--prefill");
+    }
+    if let Some(side) = vision.only.filter(|side| side * side > patches) {
+        return no(format!("{patches} patches: every image has {}", side * side), "--patches");
+    }
     match options {
         Options { draft: Some(_), .. } => with("a draft", "--draft"),
         Options { stages, ranks, expert_ranks, .. } if stages * ranks * expert_ranks > 1 => {
