@@ -23,7 +23,7 @@ pub use plans::{Arg, Attention, Call, Chosen, Input, Launch, Logits, NamedRows, 
 use serde::{Deserialize, Serialize};
 pub use signature::{Signature, is_state};
 pub use states::{PageStream, Paged, Slots, State, StateGroup, StreamLayout};
-pub use tower::{Given, Taps, Tiling, Tower};
+pub use tower::{Given, Taps, Tiling, Tower, Written};
 pub use weights::{Layout, Weight};
 
 /// Everything but the code: what shaped the artifact, and for each target the weights it wants and

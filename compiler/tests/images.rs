@@ -57,7 +57,7 @@ impl Bench {
 
 #[test]
 fn answers_are_those_of_transformers() {
-    for case in ["qwen3vl", "qwen3vlmoe", "3.5", "3.5-moe"] {
+    for case in ["qwen3vl", "qwen3vlmoe", "3.5", "3.5-moe", "mistral3", "gemma3"] {
         let bench = Bench::empty();
         bench.compiled(case);
         for answer in answers(case) {
@@ -109,8 +109,8 @@ struct Served {
 }
 
 impl Served {
-    fn new(bench: &Bench, folder: Option<&Path>) -> Served {
-        let weights = model("qwen3vl");
+    fn new(bench: &Bench, case: &str, folder: Option<&Path>) -> Served {
+        let weights = model(case);
         let mut command = bench.command(&["serve", "m.atomc", "--weights", &weights, "--port", "0", "--threads", "1"]);
         command.args(["--cache-tokens", "512", "--parallel", "2"]);
         folder.into_iter().for_each(|folder| _ = command.arg("--image-folder").arg(folder));
@@ -165,6 +165,44 @@ fn part(url: &str) -> Value {
     json!({ "type": "image_url", "image_url": { "url": url } })
 }
 
+/// Answers to chats about images are those of transformers.
+fn answered(served: &Served, case: &str) {
+    for answer in answers(case) {
+        let names = answer["images"].as_array().expect("images").iter().map(|name| name.as_str().expect("a name"));
+        let mut content: Vec<Value> = names.map(|name| part(&address(name))).collect();
+        content.push(json!({ "type": "text", "text": question(&answer) }));
+        // The second time beginnings are shared.
+        for _ in 0..2 {
+            let (status, made) = served.chat(&content.clone().into());
+            assert_eq!(status, 200, "{case}: {made}");
+            assert_eq!(made["choices"][0]["message"]["content"], words(&answer["tokens"]), "{case}: {made}");
+            assert_eq!(made["usage"]["prompt_tokens"], answer["prompt_tokens"], "{case}: {made}");
+        }
+    }
+}
+
+/// Families whose processors write more than a token for an image.
+#[test]
+fn chats_of_other_families_have_images() {
+    for case in ["mistral3", "gemma3"] {
+        let bench = Bench::empty();
+        bench.compiled(case);
+        answered(&Served::new(&bench, case, None), case);
+    }
+}
+
+/// An image whose tokens see each other is in one step.
+#[test]
+fn steps_have_room_for_an_image() {
+    let bench = Bench::empty();
+    let args = ["compile", &model("gemma3"), "--tower", "-o", "m.atomc", "--dtype", "f32", "--context", "64"];
+    let refused = |more: &[&str]| bench.refused(&[&args[..], more].concat());
+    let told = refused(&["--decode", "1", "--prefill", "8", "--patches", "64"]);
+    assert!(told.contains("--prefill: steps of 8 tokens: an image's 16 are in one step"), "{told}");
+    let told = refused(&["--decode", "1", "--prefill", "32", "--patches", "48"]);
+    assert!(told.contains("--patches: 48 patches: every image has 64"), "{told}");
+}
+
 #[test]
 fn chats_have_images() {
     let bench = Bench::empty();
@@ -173,19 +211,8 @@ fn chats_have_images() {
     std::fs::create_dir(&folder).expect("a folder");
     std::fs::copy(image("larger.png"), folder.join("a.png")).expect("a copy");
     std::os::unix::fs::symlink(image("larger.png"), folder.join("out.png")).expect("a link");
-    let served = Served::new(&bench, Some(&folder));
-    for answer in answers("qwen3vl") {
-        let names = answer["images"].as_array().expect("images").iter().map(|name| name.as_str().expect("a name"));
-        let mut content: Vec<Value> = names.map(|name| part(&address(name))).collect();
-        content.push(json!({ "type": "text", "text": question(&answer) }));
-        // The second time beginnings are shared.
-        for _ in 0..2 {
-            let (status, made) = served.chat(&content.clone().into());
-            assert_eq!(status, 200, "{made}");
-            assert_eq!(made["choices"][0]["message"]["content"], words(&answer["tokens"]), "{made}");
-            assert_eq!(made["usage"]["prompt_tokens"], answer["prompt_tokens"], "{made}");
-        }
-    }
+    let served = Served::new(&bench, "qwen3vl", Some(&folder));
+    answered(&served, "qwen3vl");
     let file = |name: &str| format!("file://{}", folder.join(name).display());
     let (one, first) = (answers("qwen3vl").remove(0), part(&file("a.png")));
     let (status, made) = served.chat(&json!([first, { "type": "text", "text": question(&one) }]));
@@ -240,7 +267,7 @@ fn servers_without_a_tower_refuse_images() {
     let weights: PathBuf = model("qwen3vl").into();
     let args = ["--dtype", "f32", "--decode", "1", "--prefill", "32", "--context", "64", "-o", "m.atomc"];
     bench.succeed(&[&["compile", weights.to_str().expect("UTF-8")], &args[..]].concat());
-    let served = Served::new(&bench, None);
+    let served = Served::new(&bench, "qwen3vl", None);
     let (status, made) = served.chat(&json!([part(&address("smaller.png"))]));
     assert_eq!((status, &made["error"]["param"]), (400, &json!("messages[0].content")), "{made}");
 }

@@ -491,6 +491,7 @@ const GEMMA3_IMAGES: Family = Family {
     path: "model.language_model",
     others: others::TOWER,
     spellings: others::LANGUAGE_MODEL,
+    vision: Some(vision::GEMMA3),
     attention: attention::Traits { heads: Some(8), ..GEMMA3.attention },
     vocab: Some(262_208),
     ..GEMMA3
@@ -592,6 +593,7 @@ const MISTRAL3: Family = Family {
     path: "model.language_model",
     others: others::TOWER,
     spellings: others::LANGUAGE_MODEL,
+    vision: Some(vision::MISTRAL3),
     ..MISTRAL
 };
 

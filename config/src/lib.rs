@@ -73,7 +73,7 @@ pub use rope::{Rope, Short};
 pub use scales::Scales;
 pub use ssm::{GroupNorm, Ssm};
 pub use streams::Streams;
-pub use vision::{Seeing, Vision};
+pub use vision::{Merger, Module, Prompt, Queries, Seeing, Style, Turned, Vision};
 
 /// The configuration in a model folder, or in a `config.json` itself.
 pub fn read(path: &Path) -> Result<Config, Diagnostic> {

@@ -1,41 +1,32 @@
 //! What a model sees images with: a tower that makes rows of embeddings of patches, and the
 //! positions that tokens have where some are of images. It is read when somebody asks for it, so
 //! that the language part runs whatever a tower is.
+mod rows;
+
 use serde_json::{Map, Value, json};
 
 use crate::fields::{Facts, Fields, MAX_SIZE};
 use crate::mlp::{self, Activation};
 use crate::{Config, Diagnostic};
 
-/// What a family's towers have in common.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Traits {
-    /// Blocks after which rows for layers of the language part are made, by default; without them
-    /// there are none.
-    pub deepstack: Option<&'static [usize]>,
-    /// How many frequencies take each axis by default: time, rows, columns.
-    pub sections: [usize; 3],
-}
-
-/// For Qwen3-VL.
-pub(crate) const QWEN3_VL: Traits = Traits { deepstack: Some(&[8, 16, 24]), sections: [24, 20, 20] };
-/// For Qwen3.5.
-pub(crate) const QWEN3_5: Traits = Traits { deepstack: None, sections: [11, 11, 10] };
+pub(crate) use rows::{GEMMA3, MISTRAL3, QWEN3_5, QWEN3_VL, Traits};
+pub use rows::{Merger, Module, Prompt, Queries, Style, Turned};
 
 /// What a configuration says of its tower, unread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seeing {
     traits: Traits,
     config: Map<String, Value>,
+    /// Fields of the whole model.
+    outside: Map<String, Value>,
     rope: Map<String, Value>,
-    image_token: Option<Value>,
 }
 
 /// A tower, completely described.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vision {
-    /// What names of its tensors begin with.
-    pub path: &'static str,
+    pub style: Style,
+    pub prompt: Prompt,
     pub depth: usize,
     pub width: usize,
     pub heads: usize,
@@ -49,17 +40,25 @@ pub struct Vision {
     pub frames: usize,
     /// Patches of the side of what becomes one token.
     pub merge: usize,
-    /// Rows of the square table of positions.
-    pub side: usize,
+    /// The patches of a side of every image, if all images have as many.
+    pub only: Option<usize>,
+    /// Rows of the square table of positions, if there is one.
+    pub side: Option<usize>,
     /// The blocks after which rows for layers of the language part are made: the first ones are
     /// added behind layer 0.
     pub deepstack: Vec<usize>,
+    /// Of the rotary embedding, if there is one.
     pub theta: f64,
     pub eps: f64,
+    /// The activation of what makes rows of patches.
+    pub merging: Activation,
+    /// Of the norm there, and what is added to its weights.
+    pub merging_eps: f64,
+    pub merging_offset: f64,
     /// The token that stands for a row of an image.
     pub image_token: u32,
     /// Which position each frequency of the language part takes: 0 for time, 1 for rows, 2 for
-    /// columns.
+    /// columns. Without them tokens have one position, whatever they stand for.
     pub axes: Vec<usize>,
     /// What the fields were found to mean.
     pub facts: Facts,
@@ -72,8 +71,9 @@ impl Seeing {
             return Ok(None);
         };
         let rope = ["rope_scaling", "rope_parameters"].iter().find_map(|name| language.get(name)?.as_object());
-        let image_token = all.get("image_token_id").cloned();
-        Ok(Some(Seeing { traits, config: config.clone(), rope: rope.cloned().unwrap_or_default(), image_token }))
+        let outside = rows::OUTSIDE.iter().filter_map(|&name| Some((name.to_owned(), all.get(name)?.clone())));
+        let (config, rope) = (config.clone(), rope.cloned().unwrap_or_default());
+        Ok(Some(Seeing { traits, config, outside: outside.collect(), rope }))
     }
 }
 
@@ -85,35 +85,43 @@ impl Vision {
                 format!("{} has no tower that is known here: there is no `vision_config`", model.architecture);
             Diagnostic::new("config::vision", message).at("--tower")
         };
-        let Seeing { traits, config, rope, image_token } = model.seeing.as_ref().ok_or_else(none)?;
+        let Seeing { traits, config, outside, rope } = model.seeing.as_ref().ok_or_else(none)?;
         let f = &Fields::new("config.json: vision_config", config);
-        let width = f.at_most("hidden_size", f.or("hidden_size", Fields::size, 1152)?, MAX_SIZE)?;
-        let heads = f.or("num_heads", Fields::size, 16)?;
-        let entries = f.or("num_position_embeddings", Fields::size, 2304)?;
-        let out = f.or("out_hidden_size", Fields::size, 3584)?;
-        let image_token = image_token.as_ref().and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
-        let vision = Vision {
-            path: "model.visual",
-            depth: f.at_most("depth", f.or("depth", Fields::size, 27)?, 4096)?,
+        let outside = &Fields::new("config.json", outside);
+        let &Traits { style, prompt, fields: [depth, heads, channels], sizes, .. } = traits;
+        let width = f.at_most("hidden_size", f.or("hidden_size", Fields::size, sizes[1])?, MAX_SIZE)?;
+        let mut vision = Vision {
+            style: *style,
+            prompt,
+            depth: f.at_most(depth, f.or(depth, Fields::size, sizes[0])?, 4096)?,
             width,
-            heads,
-            intermediate: f.or("intermediate_size", Fields::size, 4304)?,
-            activation: mlp::activation(f, ("hidden_act", "gelu_pytorch_tanh"))?,
-            channels: f.or("in_channels", Fields::size, 3)?,
-            patch: f.or("patch_size", Fields::size, 16)?,
-            frames: f.or("temporal_patch_size", Fields::size, 2)?,
-            merge: f.or("spatial_merge_size", Fields::size, 2)?,
-            side: entries.isqrt(),
+            heads: f.or(heads, Fields::size, sizes[2])?,
+            intermediate: f.or("intermediate_size", Fields::size, traits.intermediate)?,
+            activation: mlp::activation(f, ("hidden_act", traits.activation))?,
+            channels: f.or(channels, Fields::size, 3)?,
+            patch: f.or("patch_size", Fields::size, traits.patch)?,
+            frames: traits.frames.map_or(Ok(1), |frames| f.or("temporal_patch_size", Fields::size, frames))?,
+            merge: 1,
+            only: None,
+            side: None,
             deepstack: deepstack(f, *traits)?,
             theta: theta(f)?,
-            eps: 1e-6,
-            image_token: image_token.ok_or_else(|| {
-                Diagnostic::new("config::vision", "must be the number of a token").at("config.json: image_token_id")
-            })?,
-            axes: axes(rope, traits.sections, model)?,
+            eps: traits.eps.0.map_or(Ok(traits.eps.1), |name| f.or(name, Fields::positive, traits.eps.1))?,
+            merging: Activation::Gelu,
+            merging_eps: model.eps,
+            merging_offset: model.norm_offset,
+            image_token: image_token(outside, traits.image_token)?,
+            axes: traits.sections.map_or(Ok(vec![]), |usual| axes(rope, usual, model))?,
             facts: f.facts(),
         };
-        vision.check(f, (model, entries, out))?;
+        match style.merger {
+            Merger::Beside => vision.beside(f)?,
+            Merger::Unfolded => vision.unfolded(outside)?,
+            Merger::Mean => vision.mean([f, outside])?,
+        }
+        vision.facts = f.facts();
+        outside.facts().iter().for_each(|(name, fact)| vision.facts.set(name, fact.clone()));
+        vision.check(f, model)?;
         Ok(vision)
     }
 
@@ -147,19 +155,59 @@ impl Vision {
         Value::Object(echo)
     }
 
-    fn check(&self, f: &Fields, (model, entries, out): (&Config, usize, usize)) -> Result<(), Diagnostic> {
+    /// What fields say of patches that become a row side by side.
+    fn beside(&mut self, f: &Fields) -> Result<(), Diagnostic> {
+        self.merge = f.or("spatial_merge_size", Fields::size, 2)?;
+        self.side = Some(side(f)?);
+        Ok(())
+    }
+
+    /// What fields say where a convolution makes rows of patches.
+    fn unfolded(&mut self, outside: &Fields) -> Result<(), Diagnostic> {
+        let only = [("vision_feature_layer", json!(-1)), ("multimodal_projector_bias", json!(false))];
+        for (name, known) in only {
+            if outside.get(name).is_some_and(|said| *said != known) {
+                return Err(outside.fault(
+                    "config::unsupported",
+                    name,
+                    format!("is not supported: it must be {known}"),
+                ));
+            }
+        }
+        self.merge = outside.or("spatial_merge_size", Fields::size, 2)?;
+        self.merging = mlp::activation(outside, ("projector_hidden_act", "gelu"))?;
+        Ok(())
+    }
+
+    /// What fields say where rows are means of patches: all images are squares of one size.
+    fn mean(&mut self, [f, outside]: [&Fields; 2]) -> Result<(), Diagnostic> {
+        let size = f.at_most("image_size", f.or("image_size", Fields::size, 224)?, MAX_SIZE)?;
+        let (name, side) = ("mm_tokens_per_image", size / self.patch);
+        let tokens = outside.or(name, Fields::size, 256)?;
+        let of_side = tokens.isqrt();
+        if of_side * of_side != tokens || !side.is_multiple_of(of_side) || side == 0 {
+            let message = format!("{tokens} is not the square of a divisor of {side}, the patches of a side");
+            return Err(outside.fault("config::vision", name, message));
+        }
+        (self.merge, self.only, self.side) = (side / of_side, Some(side), Some(side));
+        self.merging_eps = self.eps;
+        Ok(())
+    }
+
+    fn check(&self, f: &Fields, model: &Config) -> Result<(), Diagnostic> {
         let Vision { width, heads, depth, .. } = *self;
         if !width.is_multiple_of(heads) || !self.head_dim().is_multiple_of(4) {
             let message = format!("{heads} heads of {width}: each must have a multiple of 4 elements");
-            return Err(f.fault("config::vision", "num_heads", message));
+            return Err(f.fault("config::vision", "hidden_size", message));
         }
-        if self.side * self.side != entries {
-            let message = format!("{entries} is no square: a table of positions has as many rows as columns");
-            return Err(f.fault("config::vision", "num_position_embeddings", message));
-        }
-        if out != model.hidden {
-            let message = format!("{out} is not hidden_size of the language part, {}", model.hidden);
-            return Err(f.fault("config::vision", "out_hidden_size", message));
+        let told = [
+            ("out_hidden_size", model.hidden, "hidden_size of the language part"),
+            ("head_dim", self.head_dim(), "what a head of the rows has"),
+        ];
+        for (name, own, what) in told {
+            if let Some(said) = f.size(name)?.filter(|&said| said != own) {
+                return Err(f.fault("config::vision", name, format!("{said} is not {what}, {own}")));
+            }
         }
         if let Some(block) = self.deepstack.iter().find(|&&block| block >= depth) {
             let message = format!("there is no block {block}: those of the tower are 0 to {}", depth - 1);
@@ -173,11 +221,34 @@ impl Vision {
     }
 }
 
+/// The token of an image, by either name of its field.
+fn image_token(outside: &Fields, usual: Option<u32>) -> Result<u32, Diagnostic> {
+    let names = ["image_token_id", "image_token_index"];
+    let said = names.into_iter().find_map(|name| Some((name, outside.get(name)?)));
+    let read = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    let token = said.map_or(usual, |(_, value)| read(value));
+    let name = said.map_or(names[0], |(name, _)| name);
+    token.ok_or_else(|| outside.fault("config::vision", name, "must be the number of a token"))
+}
+
+/// Rows of the table of positions, which has as many columns.
+fn side(f: &Fields) -> Result<usize, Diagnostic> {
+    let name = "num_position_embeddings";
+    let entries = f.or(name, Fields::size, 2304)?;
+    let side = entries.isqrt();
+    if side * side != entries {
+        let message = format!("{entries} is no square: a table of positions has as many rows as columns");
+        return Err(f.fault("config::vision", name, message));
+    }
+    Ok(side)
+}
+
 /// The base of the tower's rotary embedding.
 fn theta(f: &Fields) -> Result<f64, Diagnostic> {
+    let usual = f.given("rope_theta", Fields::positive, 10_000.0)?;
     let theta = match f.object("rope_parameters")? {
-        Some(rope) => rope.given("rope_theta", Fields::positive, 10_000.0)?,
-        None => 10_000.0,
+        Some(rope) => rope.given("rope_theta", Fields::positive, usual)?,
+        None => usual,
     };
     f.note("rope_parameters", theta);
     Ok(theta)

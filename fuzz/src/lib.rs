@@ -65,7 +65,8 @@ pub fn image(data: &[u8]) {
     const READY: &str = r#"{ "size": { "shortest_edge": 1024, "longest_edge": 16384 }, "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5] }"#;
     static PREPARING: LazyLock<Preparing> = LazyLock::new(|| {
-        let (dir, tiling) = (folder(), Tiling { channels: 3, frames: 2, patch: 4, merge: 2, side: 4 });
+        let (dir, tiling) =
+            (folder(), Tiling { channels: 3, frames: 2, patch: 4, merge: 2, only: None, side: Some(4) });
         written(&dir, "preprocessor_config.json", READY.as_bytes());
         Preparing::open(dir.path(), tiling, 1024).expect("it is a configuration")
     });

@@ -889,26 +889,29 @@ pub(crate) fn attention_of<S: Real>(
     wanted: impl Fn(usize, usize) -> bool,
 ) -> Results<S> {
     let batch = args[2].batch()?;
-    let positions = |t: usize| {
-        let pos = batch.positions[t];
-        let before = i32::try_from(window).ok().filter(|&keys| keys > 0 && keys <= pos);
-        (before.map_or(0, |keys| pos + 1 - keys)..=pos).collect()
-    };
+    let positions = |t: usize| (first_seen(batch.positions[t], window)..=batch.positions[t]).collect();
     attend_over(args, (scale, |t, _| positions(t)), wanted)
 }
 
-pub(crate) fn attend_whole<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64) -> Results<S> {
-    attend_whole_of(args, scale, |_, _| true)
+/// The first position that a token sees.
+fn first_seen(position: i32, window: usize) -> i32 {
+    let before = i32::try_from(window).ok().filter(|&keys| keys > 0 && keys <= position);
+    before.map_or(0, |keys| position + 1 - keys)
+}
+
+pub(crate) fn attend_up_to<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &window: &usize) -> Results<S> {
+    attend_up_to_of(args, (scale, window), |_, _| true)
 }
 
 /// The same of some tokens' heads; all others have no numbers.
-pub(crate) fn attend_whole_of<S: Real>(
+pub(crate) fn attend_up_to_of<S: Real>(
     args: &[&Val<S>],
-    scale: f64,
+    (scale, window): (f64, usize),
     wanted: impl Fn(usize, usize) -> bool,
 ) -> Results<S> {
-    let lengths = args[3].int()?;
-    attend_over(&args[..3], (scale, |t: usize, _| (0..lengths[t]).collect()), wanted)
+    let (batch, ends) = (args[2].batch()?, args[3].int()?);
+    let positions = |t: usize| (first_seen(batch.positions[t], window)..ends[t]).collect();
+    attend_over(&args[..3], (scale, |t, _| positions(t)), wanted)
 }
 
 /// Attention of some tokens' heads over the positions of each token and head of the cache, of

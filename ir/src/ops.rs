@@ -564,10 +564,12 @@ weight_steps!(ops! {
     /// has no value. It is not scaled.
     Attention = "attention" (q: Row, cache: Shared, batch: Shared; sinks: Shared) { scale: f64, window: usize }
         [Boundary, ATTENTION, Other, Head, work::none] shapes::attention, interp::attention;
-    /// Attention of each token over all of its sequence, what comes after the token too: as many
-    /// positions as `lengths` says, which are all in the cache.
-    AttendWhole = "attend_whole" (q: Row, cache: Shared, batch: Shared, lengths: Row) { scale: f64 }
-        [Boundary, ATTENTION, Other, Head, work::none] shapes::attend_whole, interp::attend_whole;
+    /// Attention of each token over its own sequence up to a position that is its own or comes
+    /// after it: over as many positions as `ends` says, which are all in the cache and do not
+    /// become fewer from token to token. `window` is the number of keys that a token sees up to its
+    /// own position, 0 for all.
+    AttendUpTo = "attend_up_to" (q: Row, cache: Shared, batch: Shared, ends: Row) { scale: f64, window: usize }
+        [Boundary, ATTENTION, Other, Head, work::none] shapes::attend_up_to, interp::attend_up_to;
     /// The positions that a token attends to, in ascending order: the `k` of its sequence, up to
     /// its own, with the largest sum over heads of `w * relu(q . key)`. Of equal sums the first
     /// position is taken. A token that has fewer positions has -1 after the last one. If a row of
@@ -678,7 +680,7 @@ impl Op {
     /// Multiplications and additions for each pair of a token and one that it sees, over all heads:
     /// of the score, and of the weighted value.
     pub fn work_of_pair(&self, inputs: &[&Type]) -> usize {
-        let (Op::Attention { .. } | Op::AttendWhole { .. }, [Type::Tensor(q), Type::Cache(c), ..]) = (self, inputs)
+        let (Op::Attention { .. } | Op::AttendUpTo { .. }, [Type::Tensor(q), Type::Cache(c), ..]) = (self, inputs)
         else {
             return 0;
         };
@@ -697,7 +699,7 @@ impl Op {
 
     /// Whether it is attention over a cache of this model's own.
     pub fn attends(&self) -> bool {
-        matches!(self, Op::Attention { .. } | Op::AttendWhole { .. } | Op::AttendListed { .. } | Op::AttendPart { .. })
+        matches!(self, Op::Attention { .. } | Op::AttendUpTo { .. } | Op::AttendListed { .. } | Op::AttendPart { .. })
     }
 
     /// Whether the graph is split here.

@@ -573,9 +573,9 @@ pub fn attention(inputs: &[&Type], _: &f64, _: &usize) -> Types {
     one(q.dtype, Shape::led_by(Dim::Tokens, &[heads, c.value_dim]))
 }
 
-pub fn attend_whole(inputs: &[&Type], scale: &f64) -> Types {
-    index(inputs[3], "lengths")?;
-    attention(&inputs[..3], scale, &0)
+pub fn attend_up_to(inputs: &[&Type], scale: &f64, window: &usize) -> Types {
+    index(inputs[3], "ends")?;
+    attention(&inputs[..3], scale, window)
 }
 
 pub fn choose(inputs: &[&Type], &k: &usize, every: &Option<usize>) -> Types {

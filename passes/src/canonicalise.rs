@@ -7,16 +7,18 @@
 //! return %2
 //! ```
 //!
-//! One walk in order: a node's operands are canonical when it is looked at.
+//! One walk in order: a node's operands are canonical when it is looked at. In steps with the next
+//! token of each sequence there is nothing that comes after a token, so attention up to a later
+//! position is attention up to the token's own.
 use atomc_ir::{Diagnostic, Graph, NodeId, Op, Value};
 
 use crate::pass::{Changed, Cx};
 
-pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
+pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     let mut changed = false;
     for id in graph.order() {
         let mut value = Value::from(id);
-        while let Some(simpler) = simplify(graph, value.node) {
+        while let Some(simpler) = simplify(graph, cx, value.node) {
             graph.replace_uses(value, simpler);
             value = simpler;
             changed = true;
@@ -26,7 +28,7 @@ pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
 }
 
 /// An equal value that takes fewer steps.
-fn simplify(graph: &mut Graph, id: NodeId) -> Option<Value> {
+fn simplify(graph: &mut Graph, cx: &Cx, id: NodeId) -> Option<Value> {
     let operands = graph.operands(id);
     let &x = operands.first()?;
     if is_nop(graph, id, &operands) {
@@ -46,6 +48,9 @@ fn simplify(graph: &mut Graph, id: NodeId) -> Option<Value> {
             (Op::Slice { axis, start, len }, vec![part])
         }
         (&Op::Concat { axis }, _) => (Op::Concat { axis }, flat(graph, &operands, axis)?),
+        (&Op::AttendUpTo { scale, window }, _) if cx.bucket.is_decode() => {
+            (Op::Attention { scale, window }, operands[..3].to_vec())
+        }
         _ => return None,
     };
     let location = graph.location(id).to_string();
@@ -81,7 +86,30 @@ fn flat(graph: &Graph, operands: &[Value], axis: usize) -> Option<Vec<Value>> {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::check;
+    use super::run;
+    use crate::testing::{ANY, DECODE, check, read};
+
+    /// Where there are as many positions as tokens say, which is what the steps are for.
+    #[test]
+    fn nothing_comes_after_the_next_token() {
+        let text = "graph @g(%q: bf16[T, 4, 16], %kv: cache<bf16, 2, 16>, %batch: batch, %ends: i32[T]) {
+            %0 = attend_up_to %q, %kv, %batch, %ends {scale = 0.25, window = 8} : bf16[T, 4, 16]
+            return %0
+        }";
+        let made = |cx| {
+            let mut graph = read(text);
+            run(&mut graph, cx).expect("a canonical graph");
+            graph.sweep();
+            graph.print()
+        };
+        assert_eq!(made(&ANY), read(text).print());
+        insta::assert_snapshot!(made(&DECODE), @"
+        graph @g(%q: bf16[T, 4, 16], %kv: cache<bf16, 2, 16>, %batch: batch, %ends: i32[T]) {
+          %0 = attention %q, %kv, %batch {scale = 0.25, window = 8} : bf16[T, 4, 16]
+          return %0
+        }
+        ");
+    }
 
     #[test]
     fn chains_of_one_kind() {

@@ -64,6 +64,17 @@ pub struct Counts {
     sequences: usize,
 }
 
+/// What a token has where some are of images.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Its positions of time, row and column.
+    pub positions: [i32; 3],
+    /// The row that it is given, if it is.
+    pub row: Option<usize>,
+    /// How many positions of its sequence it sees.
+    pub end: usize,
+}
+
 /// Offsets in the block. Tables are last, those of a sequence side by side: a step uses only the
 /// first of them.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +91,8 @@ struct Parts {
     adapters: usize,
     /// Where tokens have three positions: those of time, of rows, of columns.
     axes: [usize; 3],
+    /// How many positions tokens see, where these may come after their own.
+    ends: usize,
     /// Where tokens have shares of the rows of a table: these rows, and the shares.
     taps: usize,
     shares: usize,
@@ -106,6 +119,7 @@ impl Parts {
         let [rows, tiles] = [(rows + SPARE_TOKENS) * INT, padded * 2 * INT].map(&mut part);
         let of_axes = if given.is_some() { padded * INT } else { 0 };
         let axes = [of_axes; 3].map(&mut part);
+        let ends = part(of_axes);
         let Taps { count, stride } = given.and_then(|given| given.taps).unwrap_or(Taps { count: 0, stride: 0 });
         let [taps, shares] = [padded * count * INT, padded * stride * size_of::<f32>()].map(&mut part);
         // Zeroed by the system page by page, so tables that are never used cost the host nothing.
@@ -122,6 +136,7 @@ impl Parts {
             sources,
             adapters,
             axes,
+            ends,
             taps,
             shares,
             tiles,
@@ -158,13 +173,14 @@ impl Inputs {
     pub fn addresses(&self) -> InputAddresses {
         let block = self.device.as_ref().map_or(self.block.address(), DeviceBuffer::address);
         let at = |offset| block.wrapping_add(offset);
-        let Parts { step, batches, ids, positions, lengths, rows, sources, axes, taps, shares, adapters, .. } =
+        let Parts { step, batches, ids, positions, lengths, rows, sources, axes, ends, taps, shares, adapters, .. } =
             self.parts;
         let [times, heights, widths] = axes.map(at);
         InputAddresses {
             times,
             heights,
             widths,
+            ends: at(ends),
             taps: at(taps),
             shares: at(shares),
             given: self.given.as_ref().map_or(std::ptr::null_mut(), |(_, rows)| rows.address()),
@@ -210,7 +226,8 @@ impl Inputs {
         self.ints(self.parts.rows, 0, rows).fill(0);
         self.ints(self.parts.tiles, 0, 2 * tiles).fill(0);
         if let Some((Given { taps, .. }, _)) = self.given {
-            self.parts.axes.into_iter().for_each(|part| self.ints(part, 0, tokens).fill(0));
+            let Parts { axes: [times, heights, widths], ends, .. } = self.parts;
+            [times, heights, widths, ends].into_iter().for_each(|part| self.ints(part, 0, tokens).fill(0));
             let Taps { count, stride } = taps.unwrap_or(Taps { count: 0, stride: 0 });
             self.ints(self.parts.taps, 0, tokens * count).fill(0);
             self.ints(self.parts.shares, 0, tokens * stride).fill(0);
@@ -260,15 +277,16 @@ impl Inputs {
         self.ints(self.parts.adapters, first, count).fill(slot as i32);
     }
 
-    /// Where tokens have three positions: those of the last tokens, and the row that each is given,
-    /// if it is.
-    pub fn see(&mut self, tokens: impl ExactSizeIterator<Item = ([i32; 3], Option<usize>)>) {
+    /// Where tokens may be of images: what the last ones have.
+    pub fn see(&mut self, tokens: impl ExactSizeIterator<Item = Look>) {
         let first = self.used.tokens - tokens.len();
-        for (token, (positions, row)) in (first..).zip(tokens) {
-            for (part, position) in self.parts.axes.into_iter().zip(positions) {
+        let Parts { axes, ends, sources, .. } = self.parts;
+        for (token, Look { positions, row, end }) in (first..).zip(tokens) {
+            for (part, position) in axes.into_iter().zip(positions) {
                 self.ints(part, token, 1)[0] = position;
             }
-            self.ints(self.parts.sources, token, 1)[0] = row.map_or(-1, |row| row as i32);
+            self.ints(sources, token, 1)[0] = row.map_or(-1, |row| row as i32);
+            self.ints(ends, token, 1)[0] = end as i32;
         }
     }
 
@@ -316,6 +334,7 @@ impl Inputs {
             Input::Times => times,
             Input::Heights => heights,
             Input::Widths => widths,
+            Input::Ends => self.parts.ends,
             Input::Taps => self.parts.taps,
             Input::Shares => self.parts.shares,
             Input::Ids | Input::Positions | Input::Lengths | Input::Adapters => return Ok(()),

@@ -9,7 +9,7 @@ pub use origin::{NotFinite, Odd, Origin};
 
 use self::draft::{Drafting, Ran};
 use crate::adapters::{self, Adapter, WithAdapters};
-use crate::batch::{Inputs, TableRoom};
+use crate::batch::{Inputs, Look, TableRoom};
 use crate::checkpoint::{Beside, CheckpointError, Source, whole_numbers};
 use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory, StateMemory};
 use crate::error::Error;
@@ -694,9 +694,14 @@ impl Engine {
             if let Some(first) = requests[..request].iter().position(|other| other.sequence == item.sequence) {
                 return Err(StepError::SameSequence { first, second: request });
             }
-            let length = self.kv.len(item.sequence)? + item.tokens.len();
+            let before = self.kv.len(item.sequence)?;
+            let length = before + item.tokens.len();
             if length > max {
                 return Err(StepError::TooLong { request, length, max });
+            }
+            let images = self.images.get(&item.sequence);
+            if images.is_some_and(|images| images.before(before, item.tokens.len()) < item.tokens.len()) {
+                return Err(StepError::Images("a step ends within one whose tokens see each other"));
             }
             if let Some(index) = item.tokens.iter().position(|&id| id as usize >= vocab) {
                 return Err(StepError::TokenId { request, index, id: item.tokens[index], vocab });
@@ -714,7 +719,16 @@ impl Engine {
             let used = self.session.inputs.counts();
             // A part ends at the position of a snapshot.
             let room = (tokens - used.tokens).min(self.kv.until_snapshot(request.sequence));
-            let part = select::part(request, at.token, room, rows - used.rows);
+            let rows = rows - used.rows;
+            let mut part = select::part(request, at.token, room, rows);
+            // Tokens of an image that see each other are in one plan.
+            if let Some(images) = self.images.get(&request.sequence) {
+                let most = images.before(self.kv.len(request.sequence)?, part.tokens);
+                if most == 0 && part.tokens > 0 && used.tokens == 0 {
+                    return Err(StepError::Images("one has more tokens than a step of the artifact takes"));
+                }
+                part = select::part(request, at.token, most, rows);
+            }
             if part.tokens > 0 {
                 let grown = self.kv.grow(request.sequence, part.tokens)?;
                 let position = grown.start;
@@ -751,12 +765,12 @@ impl Engine {
         let Some(Given { width, .. }) = self.session.target().given else { return };
         let images = self.images.get(&sequence);
         let seen = tokens.map(|token| {
-            let Some(images) = images else { return ([token as i32; 3], None) };
+            let Some(images) = images else { return Look { positions: [token as i32; 3], row: None, end: token + 1 } };
             let row = images.row(token).map(|row| {
                 given.extend_from_slice(row);
                 given.len() / width - 1
             });
-            (images.position(token), row)
+            Look { positions: images.position(token), row, end: images.end(token) }
         });
         self.session.inputs.see(seen);
     }

@@ -291,6 +291,7 @@ impl<B: Backend> Scheduler<B> {
         let budget = self.limits.step_tokens.saturating_sub(pieces.iter().map(|piece| piece.tokens).sum());
         let want = |&task: &usize| (task, self.running[task].most(&self.limits));
         pieces.extend(shares(&prompts.iter().map(want).collect::<Vec<_>>(), budget));
+        pieces.iter_mut().for_each(|piece| piece.tokens = self.running[piece.task].whole(piece.tokens));
         pieces.sort_unstable_by_key(|piece| piece.task);
         pieces
     }

@@ -36,6 +36,18 @@ impl Grid {
         self.rows * self.columns
     }
 
+    /// Where in the image the token is that comes so many behind its first one: its row and its
+    /// column. What stands behind the tokens of a row is no column of the grid.
+    fn place(self, inside: usize, lines: bool) -> (usize, usize) {
+        let wide = self.columns + usize::from(lines);
+        (inside / wide, inside % wide)
+    }
+
+    /// Tokens of the image, with those behind its rows if there are `lines`.
+    pub fn tokens(self, lines: bool) -> usize {
+        self.rows * (self.columns + usize::from(lines))
+    }
+
     /// The grid of tokens.
     pub fn merged(self, merge: usize) -> Grid {
         Grid { rows: self.rows / merge, columns: self.columns / merge }
@@ -44,7 +56,7 @@ impl Grid {
     /// All patches, those that become one token one after the other. Sides are multiples of what
     /// is merged.
     pub fn in_order(self, tiling: Tiling) -> impl Iterator<Item = Patch> {
-        let Tiling { merge, side, .. } = tiling;
+        let (merge, side) = (tiling.merge, tiling.side.unwrap_or(1));
         let each = merge * merge;
         let tokens = self.merged(merge);
         (0..tokens.patches() * each).map(move |i| {
@@ -125,20 +137,43 @@ pub struct PlacesError {
     pub images: usize,
 }
 
-/// A prompt in which the token of an image stands for each image: with as many of these tokens as
-/// the image has rows, and the number of the first one.
-pub fn spread(prompt: &[u32], image_token: u32, grids: &[Grid]) -> Result<(Vec<u32>, Vec<usize>), PlacesError> {
-    let places = prompt.iter().filter(|&&token| token == image_token).count();
-    if places != grids.len() {
-        return Err(PlacesError { places, images: grids.len() });
+/// The tokens of images in prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// Stands for a row of an image.
+    pub image: u32,
+    /// Stand behind those of a row of an image, and of its last row, if something does.
+    pub lines: Option<[u32; 2]>,
+}
+
+impl Marks {
+    /// A prompt in which the token of an image stands for each image: with as many of these tokens
+    /// as the image has rows, and the number of the first one.
+    pub fn spread(self, prompt: &[u32], grids: &[Grid]) -> Result<(Vec<u32>, Vec<usize>), PlacesError> {
+        let places = prompt.iter().filter(|&&token| token == self.image).count();
+        if places != grids.len() {
+            return Err(PlacesError { places, images: grids.len() });
+        }
+        let (mut tokens, mut first, mut grids) = (Vec::with_capacity(prompt.len()), vec![], grids.iter().peekable());
+        for &token in prompt {
+            match grids.next_if(|_| token == self.image) {
+                Some(&grid) => {
+                    first.push(tokens.len());
+                    self.write(grid, &mut tokens);
+                }
+                None => tokens.push(token),
+            }
+        }
+        Ok((tokens, first))
     }
-    let (mut tokens, mut first, mut grids) = (Vec::with_capacity(prompt.len()), vec![], grids.iter());
-    for &token in prompt {
-        let count = if token == image_token { grids.next().map_or(0, |grid| grid.patches()) } else { 1 };
-        first.extend((token == image_token).then_some(tokens.len()));
-        tokens.extend(std::iter::repeat_n(token, count));
+
+    /// The tokens of an image.
+    fn write(self, Grid { rows, columns }: Grid, tokens: &mut Vec<u32>) {
+        for row in 1..=rows {
+            tokens.extend(std::iter::repeat_n(self.image, columns));
+            tokens.extend(self.lines.map(|[end, last]| if row < rows { end } else { last }));
+        }
     }
-    Ok((tokens, first))
 }
 
 /// The images of a sequence with the rows that a tower has made of them.
@@ -154,6 +189,10 @@ pub struct Images {
 pub struct Rows {
     /// The grid of its tokens.
     pub grid: Grid,
+    /// Whether a token without a row stands behind those of each row of the grid.
+    pub lines: bool,
+    /// Whether the tokens of the image see each other, also those that come after them.
+    pub together: bool,
     /// Numbers of a row.
     pub width: usize,
     /// Row after row.
@@ -183,10 +222,41 @@ impl Images {
         self.sight.position(token)
     }
 
+    /// The tokens of the image that a token is one of, from the first up to the one behind them, if
+    /// they see each other.
+    fn together(&self, token: usize) -> Option<(usize, usize)> {
+        let (at, rows) = self.rows.iter().rev().find(|(at, _)| *at <= token)?;
+        let end = at + rows.grid.tokens(rows.lines);
+        (rows.together && token < end).then_some((*at, end))
+    }
+
+    /// How many positions of its sequence a token sees.
+    pub fn end(&self, token: usize) -> usize {
+        self.together(token).map_or(token + 1, |(_, end)| end)
+    }
+
+    /// The image that tokens from one on end within, if its tokens see each other.
+    fn cut(&self, from: usize, tokens: usize) -> Option<(usize, usize)> {
+        self.together(from + tokens).filter(|&(at, _)| at < from + tokens && tokens > 0)
+    }
+
+    /// As many tokens from one on, or fewer: none of an image without those behind it that it sees.
+    pub fn before(&self, from: usize, tokens: usize) -> usize {
+        self.cut(from, tokens).map_or(tokens, |(at, _)| at.saturating_sub(from))
+    }
+
+    /// As many tokens from one on, or more: all of an image of which there are some.
+    pub fn whole(&self, from: usize, tokens: usize) -> usize {
+        self.cut(from, tokens).map_or(tokens, |(_, end)| end - from)
+    }
+
     /// The row that a token takes, if it is one of an image.
     pub fn row(&self, token: usize) -> Option<&[f32]> {
         let (at, rows) = self.rows.iter().rev().find(|(at, _)| *at <= token)?;
-        rows.numbers.get((token - at) * rows.width..(token - at + 1) * rows.width)
+        let (row, column) = rows.grid.place(token - at, rows.lines);
+        let number = row * rows.grid.columns + column;
+        let numbers = rows.numbers.get(number * rows.width..(number + 1) * rows.width)?;
+        (column < rows.grid.columns).then_some(numbers)
     }
 }
 
@@ -207,14 +277,41 @@ mod tests {
     #[test]
     fn an_image_has_as_many_tokens_as_rows() {
         let grids = [Grid { rows: 2, columns: 2 }, Grid { rows: 1, columns: 1 }];
-        assert_eq!(spread(&[1, 9, 2, 9, 3], 9, &grids), Ok((vec![1, 9, 9, 9, 9, 2, 9, 3], vec![1, 6])));
-        assert_eq!(spread(&[1, 9], 9, &grids), Err(PlacesError { places: 1, images: 2 }));
-        assert_eq!(spread(&[1, 2], 9, &[]), Ok((vec![1, 2], vec![])));
+        let marks = Marks { image: 9, lines: None };
+        assert_eq!(marks.spread(&[1, 9, 2, 9, 3], &grids), Ok((vec![1, 9, 9, 9, 9, 2, 9, 3], vec![1, 6])));
+        assert_eq!(marks.spread(&[1, 9], &grids), Err(PlacesError { places: 1, images: 2 }));
+        assert_eq!(marks.spread(&[1, 2], &[]), Ok((vec![1, 2], vec![])));
+    }
+
+    #[test]
+    fn rows_of_an_image_may_have_ends() {
+        let grid = Grid { rows: 2, columns: 2 };
+        let marks = Marks { image: 9, lines: Some([7, 8]) };
+        let (tokens, first) = marks.spread(&[1, 9, 2], &[grid]).expect("one place");
+        assert_eq!((&tokens[..], &first[..]), (&[1, 9, 9, 7, 9, 9, 8, 2][..], &[1][..]));
+        assert_eq!(grid.tokens(true), 6);
+        let rows = Rows { grid, lines: true, together: false, width: 1, numbers: vec![0.0, 1.0, 2.0, 3.0] };
+        let images = Images::of([(1, Arc::new(rows))]);
+        let taken: Vec<Option<f32>> = (0..8).map(|token| images.row(token).map(|row| row[0])).collect();
+        assert_eq!(taken, [None, Some(0.0), Some(1.0), None, Some(2.0), Some(3.0), None, None]);
+    }
+
+    #[test]
+    fn images_whose_tokens_see_each_other_are_whole() {
+        let grid = Grid { rows: 2, columns: 2 };
+        let rows = Arc::new(Rows { grid, lines: false, together: true, width: 1, numbers: vec![0.0; 4] });
+        let images = Images::of([(2, rows.clone()), (7, rows)]);
+        let ends: Vec<usize> = (0..12).map(|token| images.end(token)).collect();
+        assert_eq!(ends, [1, 2, 6, 6, 6, 6, 7, 11, 11, 11, 11, 12]);
+        let both = |from, tokens| [images.before(from, tokens), images.whole(from, tokens)];
+        assert_eq!([both(0, 2), both(0, 3), both(0, 6), both(0, 9)], [[2, 2], [2, 6], [6, 6], [7, 11]]);
+        // What goes on from a shared beginning has the rest of its image.
+        assert_eq!([both(4, 1), both(4, 2), both(5, 0)], [[0, 2], [2, 2], [0, 0]]);
     }
 
     #[test]
     fn the_ends_of_an_image_are_those_of_the_table() {
-        let tiling = Tiling { channels: 3, frames: 2, patch: 4, merge: 2, side: 4 };
+        let tiling = Tiling { channels: 3, frames: 2, patch: 4, merge: 2, only: None, side: Some(4) };
         let patches: Vec<Patch> = Grid { rows: 6, columns: 4 }.in_order(tiling).collect();
         assert_eq!(patches.len(), 24);
         let places: Vec<(usize, usize)> = patches[..6].iter().map(|p| (p.row, p.column)).collect();

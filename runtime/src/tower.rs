@@ -35,6 +35,8 @@ pub enum TowerError {
     NoWeights,
     #[error("image {image} has {rows} by {columns} patches, which must be multiples of {merge}, above zero")]
     Grid { image: usize, rows: usize, columns: usize, merge: usize },
+    #[error("image {image} has {rows} by {columns} patches, where all have {only} by {only}")]
+    Only { image: usize, rows: usize, columns: usize, only: usize },
     #[error("image {image} has {patches} patches, and the tower takes {most} at most")]
     TooLarge { image: usize, patches: usize, most: usize },
     #[error("image {image} has {has} numbers, where its patches have {want}")]
@@ -49,6 +51,10 @@ pub enum TowerError {
 pub struct Tower {
     session: Session,
     tiling: Tiling,
+    /// Whether a token without a row stands behind those of each row of an image.
+    lines: bool,
+    /// Whether the tokens of an image see each other.
+    together: bool,
     /// Blocks of the cache.
     blocks: usize,
     /// The rows of the last step. Fresh memory for them would cost more than they do.
@@ -72,7 +78,8 @@ impl Tower {
     }
 
     fn assemble(whole: &Artifact, own: Artifact, target: usize, device: Box<dyn Device>) -> Result<Tower, Error> {
-        let tiling = whole.manifest().tower.as_ref().ok_or(Error::NoTower)?.tiling;
+        let facts = whole.manifest().tower.as_ref().ok_or(Error::NoTower)?;
+        let (tiling, lines, together) = (facts.tiling, facts.lines.is_some(), facts.together);
         let mut outline = Outline::new((Arc::new(own), target, 0), device, false, |_| true);
         let block_tokens = outline.target().layout.block_tokens;
         let blocks = outline.largest(|plan| plan.tokens).div_ceil(block_tokens) + IMAGES;
@@ -81,7 +88,7 @@ impl Tower {
         let inputs = outline.inputs(tables)?;
         let memory = allocate(&mut outline, blocks, inputs.addresses())?;
         let session = outline.bind(memory, inputs, Rank { number: 0, of: 1 })?;
-        Ok(Tower { session, tiling, blocks, downloaded: vec![] })
+        Ok(Tower { session, tiling, lines, together, blocks, downloaded: vec![] })
     }
 
     /// Fills the weights from a source that has those of the whole model.
@@ -153,6 +160,9 @@ impl Tower {
         if rows == 0 || columns == 0 || !rows.is_multiple_of(merge) || !columns.is_multiple_of(merge) {
             return Err(TowerError::Grid { image, rows, columns, merge });
         }
+        if let Some(only) = self.tiling.only.filter(|&only| [rows, columns] != [only; 2]) {
+            return Err(TowerError::Only { image, rows, columns, only });
+        }
         let (patches, most) = (rows.saturating_mul(columns), self.most());
         if patches > most {
             return Err(TowerError::TooLarge { image, patches, most });
@@ -189,7 +199,8 @@ impl Tower {
                 return Err(TowerError::NotFinite { image: first + number });
             }
             let grid = image.grid.merged(self.tiling.merge);
-            made.push(Arc::new(Rows { grid, width: logits.width, numbers }));
+            let Tower { lines, together, .. } = *self;
+            made.push(Arc::new(Rows { grid, lines, together, width: logits.width, numbers }));
             rest = others;
         }
         Ok(made)

@@ -8,7 +8,7 @@ use atomc_runtime::sight::Rows;
 use atomc_runtime::tower::{Tower, TowerError};
 use base64ct::{Base64, Encoding};
 
-use crate::images::{ImageError, MOST_BYTES, Preparing};
+use crate::images::{ImageError, MOST_BYTES, Preparing, Prompting};
 
 /// Most images of a request.
 pub const MOST_IMAGES: usize = 16;
@@ -44,50 +44,25 @@ impl LookError {
 pub struct Eyes {
     tower: Mutex<Tower>,
     preparing: Preparing,
-    image_token: u32,
+    prompting: Prompting,
     /// Below which files may be named.
     folder: Option<PathBuf>,
 }
 
 impl Eyes {
     /// Of a tower with its weights.
-    pub fn new(tower: Tower, preparing: Preparing, image_token: u32, folder: Option<PathBuf>) -> Eyes {
-        Eyes { tower: Mutex::new(tower), preparing, image_token, folder }
+    pub fn new(tower: Tower, preparing: Preparing, prompting: Prompting, folder: Option<PathBuf>) -> Eyes {
+        Eyes { tower: Mutex::new(tower), preparing, prompting, folder }
     }
 
-    /// The token that stands for a row of an image.
-    pub fn image_token(&self) -> u32 {
-        self.image_token
+    /// What prompts have for images.
+    pub fn prompting(&self) -> &Prompting {
+        &self.prompting
     }
 
     /// The bytes of an image that a request names.
     pub fn bytes(&self, address: &str) -> Result<Vec<u8>, LookError> {
-        if let Some(data) = address.strip_prefix("data:") {
-            let (kind, text) = data.split_once(";base64,").ok_or(LookError::Type)?;
-            if !TYPES.contains(&kind) {
-                return Err(LookError::Type);
-            }
-            return Base64::decode_vec(text).map_err(|_| LookError::Base64);
-        }
-        match address.strip_prefix("file://") {
-            Some(path) => self.file(Path::new(path)),
-            None => Err(LookError::Address),
-        }
-    }
-
-    /// The bytes of a file below the folder, wherever links lead.
-    fn file(&self, path: &Path) -> Result<Vec<u8>, LookError> {
-        let whole = |path: &Path| path.canonicalize().map_err(|_| LookError::File);
-        let folder = whole(self.folder.as_deref().ok_or(LookError::File)?)?;
-        let path = whole(path)?;
-        let length = path.metadata().ok().filter(|found| found.is_file()).ok_or(LookError::File)?.len();
-        if !path.starts_with(&folder) {
-            return Err(LookError::File);
-        }
-        if length > MOST_BYTES as u64 {
-            return Err(ImageError::Bytes { bytes: usize::try_from(length).unwrap_or(usize::MAX) }.into());
-        }
-        files::read(&path).map_err(|_| LookError::File)
+        bytes(address, self.folder.as_deref())
     }
 
     /// The rows of an image of a file's bytes.
@@ -96,4 +71,33 @@ impl Eyes {
         let image = self.preparing.image(bytes)?;
         Ok(tower.rows(&[&image])?.remove(0))
     }
+}
+
+/// The bytes of an image that somebody names, perhaps as a file below a folder.
+pub fn bytes(address: &str, folder: Option<&Path>) -> Result<Vec<u8>, LookError> {
+    if let Some(data) = address.strip_prefix("data:") {
+        let (kind, text) = data.split_once(";base64,").ok_or(LookError::Type)?;
+        if !TYPES.contains(&kind) {
+            return Err(LookError::Type);
+        }
+        return Base64::decode_vec(text).map_err(|_| LookError::Base64);
+    }
+    match address.strip_prefix("file://") {
+        Some(path) => file(Path::new(path), folder.ok_or(LookError::File)?),
+        None => Err(LookError::Address),
+    }
+}
+
+/// The bytes of a file below a folder, wherever links lead.
+fn file(path: &Path, folder: &Path) -> Result<Vec<u8>, LookError> {
+    let whole = |path: &Path| path.canonicalize().map_err(|_| LookError::File);
+    let (folder, path) = (whole(folder)?, whole(path)?);
+    let length = path.metadata().ok().filter(|found| found.is_file()).ok_or(LookError::File)?.len();
+    if !path.starts_with(&folder) {
+        return Err(LookError::File);
+    }
+    if length > MOST_BYTES as u64 {
+        return Err(ImageError::Bytes { bytes: usize::try_from(length).unwrap_or(usize::MAX) }.into());
+    }
+    files::read(&path).map_err(|_| LookError::File)
 }

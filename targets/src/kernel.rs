@@ -123,8 +123,8 @@ pub struct Seen<'c> {
     pub lists: Option<Lists<'c>>,
     /// Whether it is a part of attention.
     pub is_part: bool,
-    /// The length of each token's sequence, all of which the token sees, also what comes after it.
-    pub whole: Option<Ptr<'c>>,
+    /// How many positions of its sequence each token sees, if these are not those up to its own.
+    pub ends: Option<Ptr<'c>>,
 }
 
 /// The highest score of no key, as the op has it.
@@ -190,22 +190,13 @@ impl<'c> Seen<'c> {
         self.lists.is_some() || self.is_part
     }
 
-    /// The position that the first of a sequence's consecutive tokens sees up to.
-    pub fn reach(&self, c: &Code<'c>, batch: &Batch<'c>, token: Int<'c>) -> Int<'c> {
-        match self.whole {
-            Some(lengths) => c.load_index(lengths, token) - 1,
-            None => c.load_index(batch.positions, token),
+    /// The position that a token sees up to: one that comes so many behind the first of consecutive
+    /// ones of a sequence, whose own position this is.
+    pub fn reach(&self, c: &Code<'c>, (token, position): (Int<'c>, Int<'c>), behind: Int<'c>) -> Int<'c> {
+        match self.ends {
+            Some(ends) => c.load_index(ends, token + behind) - 1,
+            None => position + behind,
         }
-    }
-
-    /// How many positions further each of them sees than the one before it.
-    pub fn per_token(&self) -> usize {
-        usize::from(self.whole.is_none())
-    }
-
-    /// How many positions further the token that comes so many behind the first sees.
-    pub fn further(&self, c: &Code<'c>, tokens: Int<'c>) -> Int<'c> {
-        if self.whole.is_some() { c.int(0) } else { tokens }
     }
 
     /// The last row that a token at a position sees, or -1: the last one that is complete.
@@ -260,7 +251,7 @@ impl<'k, 'c> Attending<'k, 'c> {
         let operands = rows.graph.operands(node.node);
         let (scale, window, sinks, listed) = match *rows.graph.op(node.node) {
             Op::Attention { scale, window } => (scale, window, operands.get(3), None),
-            Op::AttendWhole { scale } => (scale, 0, None, None),
+            Op::AttendUpTo { scale, window } => (scale, window, None, None),
             Op::AttendListed { scale, block } => (scale, 0, None, Some((operands[3], block))),
             Op::AttendPart { scale, window, .. } => (scale, window, None, operands.get(3).map(|&list| (list, None))),
             _ => unreachable!("only these attend"),
@@ -277,11 +268,11 @@ impl<'k, 'c> Attending<'k, 'c> {
             Op::AttendPart { every, .. } => (every.unwrap_or(1), true),
             _ => (1, false),
         };
-        let whole = match rows.graph.op(node.node) {
-            Op::AttendWhole { .. } => Some(rows.index(operands[3])?),
+        let ends = match rows.graph.op(node.node) {
+            Op::AttendUpTo { .. } => Some(rows.index(operands[3])?),
             _ => None,
         };
-        let seen = Seen { window, every, lists, is_part, whole };
+        let seen = Seen { window, every, lists, is_part, ends };
         Ok(Attending { node, query: operands[0], scale, sinks, seen })
     }
 

@@ -1,7 +1,8 @@
 //! Golden cases of models that see images (`golden/images.py`).
-use std::path::Path;
+use std::sync::Arc;
 
-use atomc_runtime::sight::{Grid, Sight};
+use atomc::frontend::Vision;
+use atomc_runtime::sight::{Grid, Images, Rows, Sight};
 
 use crate::Case;
 
@@ -13,7 +14,7 @@ pub struct Seen {
 /// Every case, by name.
 pub fn cases() -> Vec<Seen> {
     let all: Vec<Seen> = crate::cases_in("golden/images").into_iter().map(|case| Seen { case }).collect();
-    assert!(all.len() >= 4, "only {} golden cases with images", all.len());
+    assert!(all.len() >= 6, "only {} golden cases with images", all.len());
     all
 }
 
@@ -39,18 +40,29 @@ impl Seen {
         self.case.golden[&format!("rows.{prompt}")].shape[1]
     }
 
-    /// The token that stands for a row of an image.
-    pub fn image_token(&self) -> u32 {
-        let text = std::fs::read(Path::new(&self.case.dir).join("config.json")).expect("a configuration");
-        let config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-        config["image_token_id"].as_u64().expect("a token") as u32
+    /// Its tower.
+    pub fn vision(&self) -> Vision {
+        Vision::of(&self.case.config).unwrap_or_else(|fault| panic!("{}: {fault}", self.case.name))
     }
 
     /// The row that each token takes, or -1.
     pub fn sources(&self, prompt: usize) -> Vec<i32> {
-        let (image, mut next) = (self.image_token(), 0..);
+        let (image, mut next) = (self.vision().image_token, 0..);
         let source = |token: u32| if token == image { next.next().expect("numbers do not end") } else { -1 };
         self.case.tokens(prompt).into_iter().map(source).collect()
+    }
+
+    /// The images of a prompt with the rows of its tower.
+    pub fn images(&self, prompt: usize) -> Images {
+        let (all, width, given) = (self.numbers("rows", prompt), self.width(prompt), self.vision().prompt);
+        let mut rest = &all[..];
+        let rows = self.places(prompt).into_iter().map(|(at, grid)| {
+            let (own, others) = rest.split_at(grid.patches() * width);
+            rest = others;
+            let numbers = own.iter().map(|&v| v as f32).collect();
+            (at, Arc::new(Rows { grid, lines: given.lines.is_some(), together: given.together, width, numbers }))
+        });
+        Images::of(rows.collect::<Vec<_>>())
     }
 
     /// The images of a prompt.
@@ -60,11 +72,12 @@ impl Seen {
 
     /// The first token of each image, and the grid of its tokens.
     pub fn places(&self, prompt: usize) -> Vec<(usize, Grid)> {
-        let (tokens, image, mut from) = (self.case.tokens(prompt), self.image_token(), 0);
+        let (tokens, vision, mut from) = (self.case.tokens(prompt), self.vision(), 0);
+        let image = vision.image_token;
         let places = self.grids(prompt).into_iter().map(|grid| {
-            let grid = grid.merged(2);
+            let grid = grid.merged(vision.merge);
             let at = from + tokens[from..].iter().position(|&token| token == image).expect("an image");
-            from = at + grid.patches();
+            from = at + grid.tokens(vision.prompt.lines.is_some());
             (at, grid)
         });
         places.collect()

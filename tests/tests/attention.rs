@@ -100,23 +100,36 @@ fn many(heads: Heads, runs: &[Run]) {
     Case { runs, ..case(&heads.many(), Family::AttendMany, tokens.next_power_of_two()) }.check_in_all_types();
 }
 
-/// Tokens of runs that see what comes after them too.
-fn whole(heads: Heads, runs: &[Run]) {
+/// Tokens of runs that see what comes after them too: each up to the end of its image. Images have
+/// so many tokens, with one of text before each; or a run is an image.
+fn up_to(heads: Heads, runs: &[Run], image: Option<usize>) {
     let tokens: usize = runs.iter().map(|r| r.tokens).sum();
-    let text = heads.many().replace("%batch: batch", "%batch: batch, %lengths: i32[T]");
-    let text = text.replace(", %batch {scale = 0.2, window = 0}", ", %batch, %lengths {scale = 0.2}");
-    let text = text.replace("attention", "attend_whole");
-    let length = |r: &Run| std::iter::repeat_n((r.position + r.tokens) as i32, r.tokens);
-    let lengths: Vec<i32> = runs.iter().flat_map(length).collect();
-    let indices: &[(&str, &[i32])] = &[("lengths", &lengths)];
+    let text = heads.many().replace("%batch: batch", "%batch: batch, %ends: i32[T]");
+    let text = text.replace(", %batch {", ", %batch, %ends {").replace("attention", "attend_up_to");
+    let end = |r: &Run, t: usize| match image {
+        None => r.tokens,
+        Some(image) if t.is_multiple_of(image + 1) => t + 1,
+        Some(image) => r.tokens.min((t / (image + 1) + 1) * (image + 1)),
+    };
+    let ends: Vec<i32> =
+        runs.iter().flat_map(|r| (0..r.tokens).map(move |t| (r.position + end(r, t)) as i32)).collect();
+    let indices: &[(&str, &[i32])] = &[("ends", &ends)];
     Case { runs, indices, ..case(&text, Family::AttendMany, tokens.next_power_of_two()) }.check_in_all_types();
 }
 
 #[test]
 fn images_see_all_of_themselves() {
-    whole(Heads(2, 2, 32, 0), &[run(0, 24), run(0, 4), run(0, 70)]);
+    up_to(Heads(2, 2, 32, 0), &[run(0, 24), run(0, 4), run(0, 70)], None);
     // The heads of a tower, and a run behind others of its sequence.
-    whole(Heads(3, 3, 72, 0), &[run(0, 33), run(40, 31)]);
+    up_to(Heads(3, 3, 72, 0), &[run(0, 33), run(40, 31)], None);
+}
+
+#[test]
+fn tokens_see_their_image_between_text() {
+    up_to(Heads(4, 2, 32, 0), &[run(0, 24), run(5, 3), run(0, 70)], Some(16));
+    // Images are longer than what tokens see before them, and than a tile.
+    up_to(Heads(2, 1, 64, 9), &[run(0, 90), run(40, 31)], Some(45));
+    up_to(Heads(4, 4, 16, 40), &[run(37, 100)], Some(20));
 }
 
 #[test]

@@ -83,6 +83,7 @@ impl Sum {
             times: none,
             heights: none,
             widths: none,
+            ends: none,
             taps: none,
             shares: none,
             given: none,

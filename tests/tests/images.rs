@@ -12,7 +12,7 @@ use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
 use atomc_passes::{Bucket, BucketOptions, Cx as PassCx};
 use atomc_runtime::device::Stream;
 use atomc_runtime::manifest::Attention;
-use atomc_runtime::sight::{Grid, Images, Patch, Sight, Tiling};
+use atomc_runtime::sight::{Grid, Images, Patch, Rows, Tiling};
 use atomc_runtime::tower::{Image, Tower};
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Hosted, HostedOptions, Request, Want};
 use atomc_tests::images::{Seen, cases};
@@ -33,8 +33,8 @@ fn weights(case: &Seen, graph: &atomc_ir::Graph) -> std::collections::HashMap<St
 }
 
 fn tiling(vision: &Vision) -> Tiling {
-    let &Vision { channels, frames, patch, merge, side, .. } = vision;
-    Tiling { channels, frames, patch, merge, side }
+    let &Vision { channels, frames, patch, merge, only, side, .. } = vision;
+    Tiling { channels, frames, patch, merge, only, side }
 }
 
 /// What a tower's step is given for some images.
@@ -54,8 +54,6 @@ fn given(vision: &Vision, pixels: &[f64], grids: &[Grid]) -> BTreeMap<String, Va
     let states = (0..vision.depth).map(|block| (format!("kv{block}"), Val::Cache(CacheState::default())));
     let mut all = BTreeMap::from([
         (tower::GIVEN.into(), Val::Float(Tensor::new(vec![patches.len(), vision.numbers()], pixels.to_vec()))),
-        (tower::TAPS.into(), Val::Int(patches.iter().flat_map(|patch| patch.taps).collect())),
-        (tower::SHARES.into(), Val::Float(Tensor::new(vec![patches.len(), 4], shares))),
         (tower::HEIGHTS.into(), of_patches(&|patch| patch.row as i32)),
         (tower::WIDTHS.into(), of_patches(&|patch| patch.column as i32)),
         ("lengths".into(), Val::Int(lengths)),
@@ -63,6 +61,10 @@ fn given(vision: &Vision, pixels: &[f64], grids: &[Grid]) -> BTreeMap<String, Va
         ("batch".into(), Val::Batch(batch)),
     ]);
     all.extend(states);
+    if vision.side.is_some() {
+        all.insert(tower::TAPS.into(), Val::Int(patches.iter().flat_map(|patch| patch.taps).collect()));
+        all.insert(tower::SHARES.into(), Val::Float(Tensor::new(vec![patches.len(), 4], shares)));
+    }
     all
 }
 
@@ -81,7 +83,7 @@ fn rows(case: &Seen, vision: &Vision, graph: &atomc_ir::Graph, prompt: usize) ->
 #[test]
 fn towers_make_the_rows_of_transformers() {
     for case in cases() {
-        let vision = Vision::of(&case.case.config).expect("a tower");
+        let vision = case.vision();
         let graph = tower::graph(&case.case.config, &vision).expect("a graph");
         for prompt in 0..case.prompts() {
             close(&case.case.name, &rows(&case, &vision, &graph, prompt), &case.numbers("rows", prompt));
@@ -93,7 +95,7 @@ fn towers_make_the_rows_of_transformers() {
 #[test]
 fn images_in_one_step_are_apart() {
     let case = &cases()[0];
-    let vision = Vision::of(&case.case.config).expect("a tower");
+    let vision = case.vision();
     let graph = tower::graph(&case.case.config, &vision).expect("a graph");
     let (both, grids) = (rows(case, &vision, &graph, 1), case.grids(1));
     let weights = weights(case, &graph);
@@ -108,7 +110,7 @@ fn images_in_one_step_are_apart() {
 
 #[test]
 fn positions_are_those_of_transformers() {
-    for case in cases() {
+    for case in cases().iter().filter(|case| !case.vision().axes.is_empty()) {
         for prompt in 0..case.prompts() {
             let (tokens, sight) = (case.case.tokens(prompt).len(), case.sight(prompt));
             let all: Vec<[i32; 3]> = (0..tokens).map(|token| sight.position(token)).collect();
@@ -119,8 +121,8 @@ fn positions_are_those_of_transformers() {
 }
 
 /// What the language part is given for tokens of a prompt.
-fn seen(case: &Seen, (prompt, from, count): (usize, usize, usize), sight: &Sight) -> States {
-    let positions: Vec<[i32; 3]> = (from..from + count).map(|token| sight.position(token)).collect();
+fn seen(case: &Seen, (prompt, from, count): (usize, usize, usize), images: &Images) -> States {
+    let positions: Vec<[i32; 3]> = (from..from + count).map(|token| images.position(token)).collect();
     let axis = |axis: usize| Val::Int(positions.iter().map(|p| p[axis]).collect());
     // Rows of these tokens alone, of which there are at most as many as tokens.
     let (all, width) = (case.numbers("rows", prompt), case.width(prompt));
@@ -131,22 +133,32 @@ fn seen(case: &Seen, (prompt, from, count): (usize, usize, usize), sight: &Sight
         rows.extend(row.into_iter().flat_map(|row| &all[row * width..][..width]));
     }
     rows.resize(count * width, f64::NAN);
-    BTreeMap::from([
-        (tower::TIMES.into(), axis(0)),
-        (tower::HEIGHTS.into(), axis(1)),
-        (tower::WIDTHS.into(), axis(2)),
+    let mut all = BTreeMap::from([
         (tower::SOURCES.into(), Val::Int(sources)),
         (tower::GIVEN.into(), Val::Float(Tensor::new(vec![count, width], rows))),
-    ])
+    ]);
+    if !case.vision().axes.is_empty() {
+        let axes = [tower::TIMES, tower::HEIGHTS, tower::WIDTHS];
+        all.extend(axes.into_iter().zip(0..).map(|(name, number)| (name.into(), axis(number))));
+    }
+    if case.vision().prompt.together {
+        let ends = (from..from + count).map(|token| images.end(token) as i32);
+        all.insert(tower::ENDS.into(), Val::Int(ends.collect()));
+    }
+    all
 }
 
-/// Logits of a prompt in pieces of some tokens.
+/// Logits of a prompt in pieces of some tokens, or of more where tokens of an image see each other.
 fn logits(case: &Seen, reference: &Reference, prompt: usize, pieces: &[usize]) -> Vec<f64> {
-    let (tokens, sight, mut states) = (case.case.tokens(prompt), case.sight(prompt), reference.fresh());
+    let (tokens, images, mut states) = (case.case.tokens(prompt), case.images(prompt), reference.fresh());
     let (mut from, mut logits) = (0, vec![]);
     for &size in pieces {
+        let size = images.whole(from, size.min(tokens.len() - from));
+        if size == 0 {
+            break;
+        }
         let piece = Piece { sequence: 0, from, tokens: &tokens[from..][..size] };
-        let results = reference.results_with(&mut states, &[piece], seen(case, (prompt, from, size), &sight));
+        let results = reference.results_with(&mut states, &[piece], seen(case, (prompt, from, size), &images));
         logits.extend(results["logits"].float().expect("numbers").data.iter().copied());
         from += size;
     }
@@ -156,7 +168,7 @@ fn logits(case: &Seen, reference: &Reference, prompt: usize, pieces: &[usize]) -
 #[test]
 fn language_parts_take_rows_of_images() {
     for case in cases() {
-        let vision = Vision::of(&case.case.config).expect("a tower");
+        let vision = case.vision();
         let asked = Asked { tower: Some(&vision), ..Asked::default() };
         let graph = frontend::graph_with(&case.case.config, Part::default(), asked).expect("a graph");
         let arch = &atomc_targets::variants("host").expect("a target")[0];
@@ -180,7 +192,7 @@ fn language_parts_take_rows_of_images() {
 fn towers_mean_the_same_as_kernels() {
     let arch = &atomc_targets::variants("host").expect("a target")[0];
     for case in cases() {
-        let vision = Vision::of(&case.case.config).expect("a tower");
+        let vision = case.vision();
         let graph = tower::graph(&case.case.config, &vision).expect("a graph");
         let cx = PassCx { arch, bucket: Bucket::Whole { tokens: 64, rows: 16 }, invariant: false };
         let lowered = atomc::driver::lower(&graph, &cx, None).expect("kernels");
@@ -252,7 +264,8 @@ fn check(case: &Seen, what: &str, tower: &mut Tower, engine: &mut Engine) {
             let size = pieces.get(step).copied().unwrap_or(1);
             let request = |&i: &usize| {
                 let rest = &tokens[i][fed[i]..];
-                Request { sequence: sequences[i], tokens: &rest[..size.min(rest.len())], logits: Want::All }
+                let size = all[i].whole(fed[i], size.min(rest.len()));
+                Request { sequence: sequences[i], tokens: &rest[..size], logits: Want::All }
             };
             let requests: Vec<Request> = live.iter().map(request).collect();
             let out = engine.step(&requests).expect("a step");
@@ -305,12 +318,12 @@ fn on_chip(chip: &str, wanted: &[&str]) {
 
 #[test]
 fn images_on_emulated_gfx942() {
-    on_chip("gfx942", &["qwen3vl", "3.5-moe"]);
+    on_chip("gfx942", &["qwen3vl", "3.5-moe", "mistral3", "gemma3"]);
 }
 
 #[test]
 fn images_on_emulated_gfx1201() {
-    on_chip("gfx1201", &["qwen3vlmoe", "3.5"]);
+    on_chip("gfx1201", &["qwen3vlmoe", "3.5", "gemma3"]);
 }
 
 /// A prompt of text alone is answered as without a tower.
@@ -334,6 +347,31 @@ fn text_alone_is_what_it_was() {
         engine.step(&[request]).expect("a step").of(0).flatten().copied().collect::<Vec<f32>>()
     });
     assert_eq!(logits[0], logits[1]);
+}
+
+/// An image whose tokens see each other is in one step, and in one plan.
+#[test]
+fn images_that_see_themselves_are_not_cut() {
+    let case = cases().into_iter().find(|case| case.vision().prompt.together).expect("one");
+    let checkpoint = Checkpoint::open(&case.case.dir).expect("a checkpoint");
+    let mut engine = Engine::new(artifact(&case, "host"), &options()).expect("an engine");
+    engine.load_weights(&checkpoint, &|_, _| ()).expect("weights");
+    let (tokens, images) = (case.case.tokens(0), case.images(0));
+    let sequence = engine.add_sequence();
+    engine.see(sequence, Arc::new(images)).expect("images");
+    let refused = engine.step(&[Request { sequence, tokens: &tokens[..9], logits: Want::Last }]).err();
+    let told = refused.expect("a part of an image").to_string();
+    assert_eq!(told, "images: a step ends within one whose tokens see each other");
+    // Longer than any plan.
+    let grid = Grid { rows: 6, columns: 6 };
+    let width = case.width(0);
+    let rows = Rows { grid, lines: false, together: true, width, numbers: vec![0.0; grid.patches() * width] };
+    engine.see(sequence, Arc::new(Images::of([(1, Arc::new(rows))]))).expect("images");
+    let long = vec![1; 40];
+    let refused = engine.step(&[Request { sequence, tokens: &long, logits: Want::Last }]).err();
+    let told = refused.expect("a long image").to_string();
+    assert_eq!(told, "images: one has more tokens than a step of the artifact takes");
+    engine.step(&[Request { sequence, tokens: &[1], logits: Want::Last }]).expect("text before it");
 }
 
 #[test]

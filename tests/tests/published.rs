@@ -164,13 +164,16 @@ fn towers_are_made_of_exactly_the_tensors() {
             let made = driver::tower_weights(&release.config, &vision, arch(target));
             let (weights, names) = made.unwrap_or_else(|fault| panic!("{} on {target}: {fault}", release.name));
             let fit = fit(&weights, &names, Rank { number: 0, of: 1 }, &release.tensors).expect("they fit");
-            let own = release.tensors.names().iter().filter(|name| name.starts_with("model.visual.")).count();
+            let begins =
+                [Some(vision.style.path), vision.style.projector].map(|path| path.map(|path| format!("{path}.")));
+            let is_own = |name: &&&str| begins.iter().flatten().any(|begins| name.starts_with(begins));
+            let own = release.tensors.names().iter().filter(is_own).count();
             assert_eq!(fit.read, own, "{} on {target}", release.name);
             assert_eq!(fit.read + fit.ignored.values().sum::<usize>(), release.tensors.0.len(), "{}", release.name);
         }
         seen += 1;
     }
-    assert!(seen >= 4, "{seen} releases with towers");
+    assert!(seen >= 6, "{seen} releases with towers");
 }
 
 #[test]

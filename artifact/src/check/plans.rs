@@ -79,7 +79,7 @@ fn launch(launch: &Launch, plan: &Plan, target: &Target, at: &str) -> Checked {
             Arg::Input { which: Input::Sources } => ensure(plan.draft || target.given.is_some(), &at, || {
                 "steps of the model have no rows for a draft".to_owned()
             })?,
-            Arg::Input { which: Input::Times | Input::Heights | Input::Widths | Input::Given } => {
+            Arg::Input { which: Input::Times | Input::Heights | Input::Widths | Input::Ends | Input::Given } => {
                 ensure(target.given.is_some(), &at, || "steps are given no rows".to_owned())?
             }
             Arg::Input { which: Input::Taps | Input::Shares } => {

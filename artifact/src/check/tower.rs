@@ -7,9 +7,11 @@ const MAX_SIDE: usize = 1 << 16;
 
 /// Checks a tower, and gives its targets.
 pub(super) fn tower<'t>(tower: &'t Tower, of: &Manifest, sections: &[usize]) -> Result<&'t [Target], crate::Error> {
-    let Tiling { channels, frames, patch, merge, side } = tower.tiling;
-    let sizes = [("channels", channels), ("frames", frames), ("patch", patch), ("merge", merge), ("side", side)];
-    for (field, value) in sizes {
+    let Tiling { channels, frames, patch, merge, only, side } = tower.tiling;
+    let sizes = [("channels", channels), ("frames", frames), ("patch", patch), ("merge", merge)];
+    for (field, value) in
+        sizes.into_iter().chain(only.map(|only| ("only", only))).chain(side.map(|side| ("side", side)))
+    {
         count(value, "tower.tiling", field)?;
         ensure(value <= MAX_SIDE, &format!("tower.tiling.{field}"), || format!("{value} is more than {MAX_SIDE}"))?;
     }
@@ -28,7 +30,7 @@ pub(super) fn tower<'t>(tower: &'t Tower, of: &Manifest, sections: &[usize]) -> 
         check_target(target, (&tower.model, 1), sections, &at)?;
         stages::stages(target, 1, &at)?;
         weights::shards(&target.weights, 1, &format!("{at}.weights"))?;
-        let fits = |given: &Given| given.width == tower.tiling.numbers() && given.taps.is_some();
+        let fits = |given: &Given| given.width == tower.tiling.numbers() && given.taps.is_some() == side.is_some();
         ensure(target.given.as_ref().is_some_and(fits), &format!("{at}.given"), || "not a patch".to_owned())?;
         let whole = |plan: &Plan| plan.kind == PlanKind::Whole && !plan.draft && plan.attention == Attention::Own;
         ensure(target.plans.iter().all(whole) && !target.plans.is_empty(), &format!("{at}.plans"), || {

@@ -350,6 +350,9 @@ pub enum Input {
     Heights,
     /// `i32 [tokens]`: the third one: of its column in an image.
     Widths,
+    /// `i32 [tokens]`: how many positions of its sequence each token sees: those up to its own, or
+    /// up to the end of its image.
+    Ends,
     /// `i32 [tokens, taps]`: rows of a table that a token has a share of.
     Taps,
     /// `f32 [tokens, taps]`: the share of each, in rows that are padded.

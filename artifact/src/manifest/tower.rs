@@ -13,6 +13,17 @@ pub struct Tower {
     pub tiling: Tiling,
     /// The token that stands for a row of an image.
     pub image_token: u32,
+    /// What stands behind the tokens of each row of an image, and of its last row, in the words of
+    /// the model's tokenizer, if something does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<[String; 2]>,
+    /// What a prompt has for an image, and what is put in its place, if that is more than its
+    /// token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<Written>,
+    /// Whether the tokens of an image see each other, also those that come after them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub together: bool,
     /// Blocks as layers, numbers of a row as the vocabulary, and as positions the patches of the
     /// largest image.
     pub model: Model,
@@ -20,6 +31,16 @@ pub struct Tower {
     pub tensors: TensorNames,
     /// As many as the artifact has, in the same order.
     pub targets: Vec<Target>,
+}
+
+/// Texts around an image in a prompt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Written {
+    /// What templates write for an image.
+    pub mark: String,
+    /// What is written before and behind the image's token in the place of that.
+    pub around: [String; 2],
 }
 
 /// How an image becomes patches, and these become rows.
@@ -34,8 +55,12 @@ pub struct Tiling {
     pub patch: usize,
     /// Patches of the side of what becomes one row.
     pub merge: usize,
-    /// Rows, and columns, of the table of positions.
-    pub side: usize,
+    /// The patches of a side of every image, if all images have as many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<usize>,
+    /// Rows, and columns, of the table of positions, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub side: Option<usize>,
 }
 
 impl Tiling {

@@ -11,7 +11,7 @@ use atomc_runtime::{Artifact, Engine};
 use atomc_server::api::{Access, Defaults, Metrics, Service};
 use atomc_server::eyes::Eyes;
 use atomc_server::grammar::{FormLimits, Grammars};
-use atomc_server::images::Preparing;
+use atomc_server::images::{Preparing, Prompting};
 use atomc_server::schedule::Options;
 use atomc_server::serve;
 use atomc_server::text::Text;
@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let defaults = if args.generation_config { defaults(&files)? } else { Defaults::default() };
     check_names(args, &files)?;
     let artifact = args.engine.artifact()?;
-    let eyes = eyes(args, &artifact, &files)?;
+    let eyes = eyes(args, &artifact, (&files, &text))?;
     let sequences = Sequences { at_once: args.parallel, cache_tokens: args.cache_tokens };
     let engine = args.engine.serving(artifact, &sequences, &args.guesses)?;
     let stop = engine.model().stop.clone();
@@ -137,7 +137,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// What sees images, if the artifact has a tower.
-fn eyes(args: &Args, artifact: &Artifact, files: &Files) -> Result<Option<Eyes>, Failure> {
+fn eyes(args: &Args, artifact: &Artifact, (files, text): (&Files, &Text)) -> Result<Option<Eyes>, Failure> {
     let Some(facts) = &artifact.manifest().tower else {
         return match &args.image_folder {
             Some(folder) => Err(Failure::file("image_folder", folder, atomc_runtime::Error::NoTower)),
@@ -147,7 +147,8 @@ fn eyes(args: &Args, artifact: &Artifact, files: &Files) -> Result<Option<Eyes>,
     let tower = args.engine.tower(artifact)?;
     let preparing = Preparing::open(files.folder(), tower.tiling(), tower.most());
     let preparing = preparing.map_err(|error| Failure::new("images", error))?;
-    Ok(Some(Eyes::new(tower, preparing, facts.image_token, args.image_folder.clone())))
+    let prompting = Prompting::of(facts, text).map_err(|error| Failure::new("images", error))?;
+    Ok(Some(Eyes::new(tower, preparing, prompting, args.image_folder.clone())))
 }
 
 fn about(engine: &Engine, access: &Access) -> String {

@@ -345,6 +345,7 @@ fn input(name: &str) -> Result<Input, Diagnostic> {
         tower::TIMES => Ok(Input::Times),
         tower::HEIGHTS => Ok(Input::Heights),
         tower::WIDTHS => Ok(Input::Widths),
+        tower::ENDS => Ok(Input::Ends),
         tower::TAPS => Ok(Input::Taps),
         tower::SHARES => Ok(Input::Shares),
         tower::GIVEN => Ok(Input::Given),

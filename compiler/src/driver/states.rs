@@ -95,8 +95,10 @@ fn reach(graph: &Graph, state: Value, name: &str) -> Result<(usize, usize), Diag
     while let Some(v) = rest.pop() {
         for (user, slot) in graph.users(v) {
             match *graph.op(user) {
-                Op::Attention { window, .. } | Op::AttendPart { window, .. } => windows.push(window),
-                Op::AttendWhole { .. } | Op::AttendListed { .. } => windows.push(0),
+                Op::Attention { window, .. } | Op::AttendUpTo { window, .. } | Op::AttendPart { window, .. } => {
+                    windows.push(window);
+                }
+                Op::AttendListed { .. } => windows.push(0),
                 Op::Choose { .. } | Op::ChooseBlocks { .. } => windows.push(0),
                 // A row of two blocks is made by the last token of the second one.
                 Op::Pool { every, overlap } => windows.push(if overlap { 2 * every } else { every }),

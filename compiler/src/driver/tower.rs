@@ -2,7 +2,7 @@
 //! targets of the language part.
 use atomc_artifact::check::MAX_STEP;
 use atomc_artifact::manifest::{
-    self, Attention, Given, Ignored, Pattern, Renamed, Taps, Target, TensorNames, Tiling, Weight,
+    self, Attention, Given, Ignored, Pattern, Renamed, Taps, Target, TensorNames, Tiling, Weight, Written,
 };
 use atomc_config::Vision;
 use atomc_ir::arch::Memory;
@@ -28,6 +28,14 @@ pub fn check(options: &Options) -> Result<(), Diagnostic> {
     let no = |message: String, at: &str| Err(Diagnostic::new("driver::tower", message).at(at));
     let with = |what: &str, at| no(format!("a tower with {what} is not supported yet"), at);
     let (patches, each) = (options.patches, vision.merged() * TIMES);
+    let together = vision.only.filter(|_| vision.prompt.together).map(|side| side * side / vision.merged());
+    if let Some(tokens) = together.filter(|&tokens| tokens > options.buckets.tokens) {
+        let message = format!("steps of {} tokens: an image's {tokens} are in one step", options.buckets.tokens);
+        return no(message, "--prefill");
+    }
+    if let Some(side) = vision.only.filter(|side| side * side > patches) {
+        return no(format!("{patches} patches: every image has {}", side * side), "--patches");
+    }
     match options {
         Options { draft: Some(_), .. } => with("a draft", "--draft"),
         Options { stages, ranks, expert_ranks, .. } if stages * ranks * expert_ranks > 1 => {
@@ -57,10 +65,13 @@ pub fn tower(
         let step = &mut |what: String| step(format!("{what} of the tower"));
         made.push(target((name, archs), std::slice::from_ref(&model), (&buckets, &own), code, step)?);
     }
-    let &Vision { channels, frames, patch, merge, side, image_token, .. } = vision;
+    let &Vision { channels, frames, patch, merge, only, side, image_token, prompt, .. } = vision;
     Ok(manifest::Tower {
-        tiling: Tiling { channels, frames, patch, merge, side },
+        tiling: Tiling { channels, frames, patch, merge, only, side },
         image_token,
+        lines: prompt.lines.map(|ends| ends.map(str::to_owned)),
+        written: prompt.written.map(|(mark, around)| Written { mark: mark.into(), around: around.map(str::to_owned) }),
+        together: prompt.together,
         model: facts((config, vision), options.patches),
         tensors: names(config, vision),
         targets: made,
@@ -98,17 +109,28 @@ fn facts((config, vision): (&Config, &Vision), patches: usize) -> manifest::Mode
 
 /// Names of all that is not the tower's.
 fn names(config: &Config, vision: &Vision) -> TensorNames {
-    let own = format!("{}.", vision.path);
+    let own: Vec<String> = [Some(vision.style.path), vision.style.projector]
+        .into_iter()
+        .flatten()
+        .map(|path| format!("{path}."))
+        .collect();
+    // Files before transformers 5 have no `model.` before either part, and may since.
+    let spelling = |own: &String| match own.strip_prefix("model.") {
+        Some(short) => short.to_owned(),
+        None => format!("model.{own}"),
+    };
+    let older = vision.style.older.map(|older| Renamed { from: format!("{older}."), to: own[0].clone() });
+    let others = own.iter().map(|own| Renamed { from: spelling(own), to: own.clone() });
+    let others: Vec<Renamed> = older.into_iter().chain(others).collect();
+    let is_own = |begins: &String| own.contains(begins) || others.iter().any(|other| other.from == *begins);
     let begins = |part: &str, begins: String| Ignored { part: part.into(), names: Pattern::Begin(begins) };
-    let others = config.others.iter().filter(|other| !own.ends_with(&other.begins));
-    let others = others.map(|other| begins(other.part, other.begins.clone()));
+    let ignored = config.others.iter().filter(|other| !is_own(&other.begins));
+    let ignored = ignored.map(|other| begins(other.part, other.begins.clone()));
     let language = [format!("{}.", config.path), "lm_head.".into()].map(|name| begins("language part", name));
     let spelled = config.spellings.iter().map(|&(from, to)| Renamed { from: from.into(), to: to.into() });
-    // Files before transformers 5 have no `model.` before either part.
-    let older = own.strip_prefix("model.").map(|from| Renamed { from: from.into(), to: own.clone() });
     TensorNames {
-        renamed: older.into_iter().chain(spelled).collect(),
-        ignored: language.into_iter().chain(others).collect(),
+        ignored: language.into_iter().chain(ignored).collect(),
+        renamed: others.iter().cloned().chain(spelled).collect(),
         tied: None,
     }
 }

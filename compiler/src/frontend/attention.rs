@@ -132,6 +132,13 @@ impl LayerBuilder<'_> {
             let op = Op::AttendListed { scale, block: Some(choice.size) };
             return Ok((self.b.push(op, &[q, state, batch, list])?, Some(keys)));
         }
+        if let Some(ends) = self.carried.ends {
+            if all.sinks.is_some() {
+                let message = "tokens of images that see each other, with sinks: this is not supported";
+                return Err(Diagnostic::new("config::attention", message).at("--tower"));
+            }
+            return Ok((self.b.push(Op::AttendUpTo { scale, window }, &[q, state, batch, ends])?, None));
+        }
         let sinks = all.sinks.map(|name| self.sinks(all, name)).transpose()?;
         let operands: Vec<Value> = [q, state, batch].into_iter().chain(sinks).collect();
         Ok((self.b.push(Op::Attention { scale, window }, &operands)?, None))

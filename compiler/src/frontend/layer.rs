@@ -95,6 +95,8 @@ pub struct LayerBuilder<'a> {
 /// Values that a layer makes for those above it.
 #[derive(Default)]
 pub struct Carried {
+    /// How many positions of its sequence each token sees, if those may come after its own.
+    pub ends: Option<Value>,
     /// The positions that tokens attend to, of the last layer that chose some.
     pub positions: Option<Value>,
     /// The rows that were kept on the way, side by side.

@@ -28,11 +28,11 @@ pub mod tower;
 
 use std::collections::BTreeMap;
 
-use atomc_config::{Draft, Vision};
+use atomc_config::Draft;
 use atomc_ir::{Diagnostic, Graph};
 
 pub use atomc_config::{
-    Activation, Config, DTYPES, Delta, FAMILIES, InputScales, MAX_SIZE, QkNorm, ShortConv, Ssm, read,
+    Activation, Config, DTYPES, Delta, FAMILIES, InputScales, MAX_SIZE, QkNorm, ShortConv, Ssm, Vision, read,
 };
 pub use draft::graph as draft_graph;
 pub use fitting::Unfit;

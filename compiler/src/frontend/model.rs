@@ -11,7 +11,7 @@ use atomc_ir::{Builder, DType, Diagnostic, Dim, Elementwise, Graph, Number, Op, 
 
 use super::layer::{Carried, Given, Kind, LayerBuilder, Made, OfLayers, Tokens, Unit, norm};
 use super::product::{ADAPTERS, Factor};
-use super::tower::{GIVEN, HEIGHTS, SOURCES, TIMES, WIDTHS};
+use super::tower::{ENDS, GIVEN, HEIGHTS, SOURCES, TIMES, WIDTHS};
 use super::{Asked, Config, Part, draft, streams};
 
 /// The module of the head, and its tensor.
@@ -64,7 +64,7 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     let mut own_rows = own_rows(&mut b, config, ids, embedded)?;
 
     let (mut states, mut entered) = (Vec::with_capacity(caches.len()), vec![x]);
-    let mut carried = Carried::default();
+    let mut carried = Carried { ends: seen.as_ref().and_then(|seen| seen.ends), ..Carried::default() };
     for (index, layer) in config.layers.iter().enumerate() {
         if let Some(stage) = part.begun(index, config.layers.len()) {
             b.at(config.layer_path(index));
@@ -286,15 +286,17 @@ pub struct Seen<'a> {
     hidden: usize,
     given: Value,
     sources: Value,
-    times: Value,
-    heights: Value,
-    widths: Value,
+    /// Three positions of each token, if it has them: of time, row and column.
+    positions: Option<[Value; 3]>,
+    /// How many positions each token sees, if those may come after its own.
+    ends: Option<Value>,
 }
 
 impl<'a> Seen<'a> {
     /// With their inputs: `given`, rows of embeddings with those that are added behind layers side
-    /// by side, `sources`, which of them each token takes, or -1, and three positions of each
-    /// token, `times`, `heights` and `widths`.
+    /// by side, `sources`, which of them each token takes, or -1, and where tokens have three
+    /// positions these: `times`, `heights` and `widths`. Where tokens of an image see each other,
+    /// `ends` says how many positions each sees.
     fn new(b: &mut Builder, config: &Config, vision: &'a Vision) -> Result<Seen<'a>, Diagnostic> {
         if config.streams.is_some() || config.kept_every.is_some() {
             let message = "images for a model with several streams or rows in place of one: this is not supported";
@@ -302,15 +304,11 @@ impl<'a> Seen<'a> {
         }
         let shape = Shape(vec![Dim::Tokens, Dim::Fixed(vision.rows() * config.hidden)]);
         let given = b.input(GIVEN, Type::tensor(config.dtype, shape));
-        let names = [SOURCES, TIMES, HEIGHTS, WIDTHS];
-        let [sources, times, heights, widths] = names.map(|name| index(b, name, Dim::Tokens));
-        Ok(Seen { vision, hidden: config.hidden, given, sources, times, heights, widths })
-    }
-
-    /// What tells three positions of a token apart in its rotary embedding.
-    fn axes(&self, b: &mut Builder) -> Result<[Value; 3], Diagnostic> {
-        let axes = b.push(Op::Numbers { values: self.vision.axes.clone() }, &[])?;
-        Ok([self.heights, self.widths, axes])
+        let sources = index(b, SOURCES, Dim::Tokens);
+        let several = !vision.axes.is_empty();
+        let positions = several.then(|| [TIMES, HEIGHTS, WIDTHS].map(|name| index(b, name, Dim::Tokens)));
+        let ends = vision.prompt.together.then(|| index(b, ENDS, Dim::Tokens));
+        Ok(Seen { vision, hidden: config.hidden, given, sources, positions, ends })
     }
 }
 
@@ -336,9 +334,10 @@ pub fn ropes(
         let (growth, original) = rope.growth();
         let op = Op::RopeTable { scale: rope.scale, growth, original, turn: Turn::Token };
         let mut operands = vec![positions, lengths, freqs];
-        if let Some(seen) = seen {
-            operands[0] = seen.times;
-            operands.extend(seen.axes(b)?);
+        if let Some((seen, [times, heights, widths])) = seen.and_then(|seen| Some((seen, seen.positions?))) {
+            operands[0] = times;
+            let axes = b.push(Op::Numbers { values: seen.vision.axes.clone() }, &[])?;
+            operands.extend([heights, widths, axes]);
         }
         tables.push(b.push(op, &operands)?);
     }

@@ -319,12 +319,12 @@ impl Computed<'_> {
                 let wanted = |t: usize, head: usize| (head * wide..(head + 1) * wide).any(|col| mask.get(t, col));
                 Some(interp::attention_of(args, (*scale, *window), wanted))
             }
-            Op::AttendWhole { scale } => {
+            Op::AttendUpTo { scale, window } => {
                 let mask = mask?;
                 let heads = args[0].float().ok()?.shape[1];
                 let wide = mask.width / heads;
                 let wanted = |t: usize, head: usize| (head * wide..(head + 1) * wide).any(|col| mask.get(t, col));
-                Some(interp::attend_whole_of(args, *scale, wanted))
+                Some(interp::attend_up_to_of(args, (*scale, *window), wanted))
             }
             Op::AttendListed { scale, block } => {
                 let mask = mask?;

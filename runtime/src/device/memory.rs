@@ -178,6 +178,8 @@ pub struct InputAddresses {
     pub heights: *mut u8,
     /// Where [`Input::Widths`] begins.
     pub widths: *mut u8,
+    /// Where [`Input::Ends`] begins.
+    pub ends: *mut u8,
     /// Where [`Input::Taps`] begins.
     pub taps: *mut u8,
     /// Where [`Input::Shares`] begins.
@@ -205,6 +207,7 @@ impl InputAddresses {
             Input::Times => self.times,
             Input::Heights => self.heights,
             Input::Widths => self.widths,
+            Input::Ends => self.ends,
             Input::Taps => self.taps,
             Input::Shares => self.shares,
             Input::Given => self.given,

@@ -338,6 +338,11 @@ impl Task {
         if self.has_scores_left() { self.left().min(limits.step_rows.max(1)) } else { self.left() }
     }
 
+    /// As many of its next tokens, or more: those of an image that see each other are in one step.
+    pub fn whole(&self, tokens: usize) -> usize {
+        self.images.as_ref().map_or(tokens, |images| images.whole(self.fed, tokens))
+    }
+
     /// The wanted rows of `tokens` tokens.
     pub fn wants(&self, tokens: usize) -> Want {
         match tokens == self.left() {

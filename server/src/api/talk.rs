@@ -2,7 +2,7 @@
 //! request into a [`Talk`].
 use std::sync::Arc;
 
-use atomc_runtime::sight::{Grid, Images, Rows, spread};
+use atomc_runtime::sight::{Grid, Images, Rows};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -97,6 +97,10 @@ impl Talk {
         let wanted = self.wanted()?;
         let images = self.images(&service)?;
         let text = self.prompt(&service)?;
+        let text = match &service.eyes {
+            Some(eyes) => eyes.prompting().written(text),
+            None => text,
+        };
         let positions = service.handle.limits().positions;
         // Templates write the special tokens themselves.
         let prompt = service.text.encode(&text, false, positions)?;
@@ -203,8 +207,8 @@ struct Vision {
 fn placed(service: &Shared, prompt: Vec<u32>, vision: Vision) -> Result<(Vec<u32>, Option<Seen>), ApiError> {
     let Some(eyes) = &service.eyes else { return Ok((prompt, None)) };
     let grids: Vec<Grid> = vision.rows.iter().map(|rows| rows.grid).collect();
-    let (prompt, places) =
-        spread(&prompt, eyes.image_token(), &grids).map_err(|error| ApiError::field("messages", error))?;
+    let spread = eyes.prompting().marks().spread(&prompt, &grids);
+    let (prompt, places) = spread.map_err(|error| ApiError::field("messages", error))?;
     if places.is_empty() {
         return Ok((prompt, None));
     }

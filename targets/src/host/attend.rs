@@ -44,7 +44,7 @@ pub fn emit_one<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel,
     if a.lists.is_some() && a.widens() {
         return Err(unsupported("attention over listed positions of a cache of bytes"));
     }
-    if a.seen.whole.is_some() {
+    if a.seen.ends.is_some() {
         return Err(unsupported("attention over what comes after a token, a token at a time"));
     }
     let are_many = a.cache.ty.is_prefix || a.lists.is_some();
@@ -83,9 +83,7 @@ pub fn emit_many<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel
         let (token, count) = (entry(0), entry(1));
         let head = query_head / (a.heads / a.cache.ty.heads);
         let place = |r: Int<'c>| (token + r, query_head);
-        c.when(c.less(0, count), || {
-            a.run(&block, &Span { token, head, count, per_row: a.seen.per_token() }, &place, tiles.as_ref())
-        })
+        c.when(c.less(0, count), || a.run(&block, &Span { token, head, count, per_row: 1 }, &place, tiles.as_ref()))
     })?;
     if let Some(tiles) = tiles {
         tiles.close();
@@ -200,7 +198,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     ) -> Result<(), Diagnostic> {
         let c = self.code();
         self.begin(block, span, place)?;
-        let position = self.seen.reach(c, &self.cache.batch, span.token);
+        let position = c.load_index(self.cache.batch.positions, span.token);
         match self.every {
             1 => self.turns(block, span, position, tiles),
             // Of rows of several tokens there may be none that is complete.
@@ -220,7 +218,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let list = self.lists.map(|lists| lists.of(c, position, (span.token, span.head)));
         // The positions of a list are counted as those of a sequence are.
         let position = list.as_ref().map_or(position, |list| list.count - 1);
-        let last = position + (span.count - 1) * span.per_row;
+        let last = self.seen.reach(c, (span.token, position), (span.count - 1) * span.per_row);
         let tokens = self.cache.layout.block_tokens;
         let first = match self.window {
             0 => c.int(0),
@@ -234,15 +232,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             // for the first. Their keys are masked.
             if let Some(list) = &list {
                 let (keys, values) = self.gather(block, list, (table, span.head), number * tokens);
-                let turn = Turn {
-                    keys,
-                    values,
-                    next: None,
-                    left: last - number,
-                    first: number * tokens,
-                    position,
-                    per_row: span.per_row,
-                };
+                let turn =
+                    Turn { keys, values, next: None, left: last - number, first: number * tokens, position, span };
                 return c.repeat(0, span.count, block.height, |row| self.turn_by_vectors(block, row, &turn));
             }
             let place = |number| {
@@ -259,15 +250,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
                 (false, _) => (k, v, Some(next)),
             };
             let values = if self.cache.ty.is_prefix { self.turned(block, &keys) } else { values };
-            let turn = Turn {
-                keys,
-                values,
-                next,
-                left: last - number,
-                first: number * tokens,
-                position,
-                per_row: span.per_row,
-            };
+            let turn = Turn { keys, values, next, left: last - number, first: number * tokens, position, span };
             match tiles {
                 Some(tiles) => self.turn_by_tiles(block, span, &turn, tiles),
                 None => c.repeat(0, span.count, block.height, |row| self.turn_by_vectors(block, row, &turn)),
@@ -321,7 +304,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     }
 
     /// Scores, softmax and sum over values for `height` rows and one block of keys.
-    fn turn_by_vectors(&self, block: &Block<'c>, row: Int<'c>, turn: &Turn<'c>) {
+    fn turn_by_vectors(&self, block: &Block<'c>, row: Int<'c>, turn: &Turn<'_, 'c>) {
         let (c, l) = (self.code(), &self.cache.layout);
         let (size, group) = (self.dot.dtype.size(), self.dot.group);
         let rows: Vec<Int> = (0..block.height).map(|r| row + r).collect();
@@ -350,10 +333,16 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     }
 
     /// Turns one row's scores into weights and stores them. Returns the factor of earlier results.
-    fn soften(&self, block: &Block<'c>, row: Int<'c>, scores: &[Vector<'c>], turn: &Turn<'c>) -> Vector<'c> {
+    fn soften(&self, block: &Block<'c>, row: Int<'c>, scores: &[Vector<'c>], turn: &Turn<'_, 'c>) -> Vector<'c> {
         let (c, size) = (self.code(), self.dot.dtype.size());
-        let limit = turn.position + row * turn.per_row;
-        let seen: Vec<_> = (0..scores.len()).map(|i| self.seen(turn.first + i * LANES, limit)).collect();
+        let own = turn.position + row * turn.span.per_row;
+        let further = self.seen.ends.map(|_| {
+            // Rows behind the last one are as it.
+            let behind = c.smaller(row, turn.span.count - 1);
+            self.seen.reach(c, (turn.span.token, turn.position), behind) - own
+        });
+        let limit = further.map_or(own, |further| own + further);
+        let seen: Vec<_> = (0..scores.len()).map(|i| self.seen(turn.first + i * LANES, (limit, further))).collect();
         let masked = |(&s, &m): (&Vector<'c>, &Vector<'c>)| c.choose(m, c.fmul(s, c.lit(self.scale)), c.lit(MASKED));
         let scores: Vec<_> = scores.iter().zip(&seen).map(masked).collect();
         let most = scores[1..].iter().fold(scores[0], |a, &b| c.fmax(a, b));
@@ -375,15 +364,16 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         shrink
     }
 
-    /// The mask of 16 keys from `first` on that a query at position `limit` sees.
-    fn seen(&self, first: Int<'c>, limit: Int<'c>) -> Vector<'c> {
+    /// The mask of 16 keys from `first` on that a query sees up to a position, which may be some
+    /// further than its own.
+    fn seen(&self, first: Int<'c>, (limit, further): (Int<'c>, Option<Int<'c>>)) -> Vector<'c> {
         let c = self.code();
         let after = limit + 1 - first;
         let upto = c.lanes_below(after);
         match self.window {
             0 => upto,
             w => {
-                let gone = c.lanes_below(after - w);
+                let gone = c.lanes_below(further.map_or(after, |further| after - further) - w);
                 c.b.build_and(upto, c.b.build_not(gone, "").expect("a mask"), "").expect("masks")
             }
         }
@@ -440,14 +430,14 @@ impl<'c> Attention<'_, '_, 'c> {
 }
 
 /// Some blocks of keys and values: their addresses and, unless they were widened, the distance to
-/// the first one of the next turn, the number of blocks left, the position of the first key, and
-/// the position of the first query row.
-struct Turn<'c> {
+/// the first one of the next turn, the number of blocks left, the position of the first key, the
+/// position of the first query row, and the rows.
+struct Turn<'s, 'c> {
     keys: Vec<Ptr<'c>>,
     values: Vec<Ptr<'c>>,
     next: Option<Int<'c>>,
     left: Int<'c>,
     first: Int<'c>,
     position: Int<'c>,
-    per_row: usize,
+    span: &'s Span<'c>,
 }

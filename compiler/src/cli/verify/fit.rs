@@ -148,7 +148,7 @@ fn is_weight(t: &TensorType, weight: &Weight, memory: &Memory) -> bool {
 fn is_input(t: &TensorType, which: Input) -> bool {
     let lead = match which {
         Input::Ids | Input::Positions | Input::Lengths | Input::Sources => Dim::Tokens,
-        Input::Times | Input::Heights | Input::Widths => Dim::Tokens,
+        Input::Times | Input::Heights | Input::Widths | Input::Ends => Dim::Tokens,
         Input::Rows => Dim::Rows,
         Input::Adapters => Dim::Choices(1),
         Input::Taps => Dim::Choices(t.choices()),

@@ -210,7 +210,7 @@ impl Bench {
             Arg::Input { which: Input::Positions | Input::Times | Input::Heights | Input::Widths } => {
                 Some(case.step.batch().positions)
             }
-            Arg::Input { which: Input::Lengths } => Some(case.step.lengths()),
+            Arg::Input { which: Input::Lengths | Input::Ends } => Some(case.step.lengths()),
             Arg::Input { which: Input::Adapters } => {
                 let of_run =
                     |(sequence, run): (usize, &Run)| vec![adapter(sequence).map_or(-1, |slot| slot as i32); run.tokens];

@@ -277,6 +277,7 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
         times: block,
         heights: block,
         widths: block,
+        ends: block,
         taps: block,
         shares: block,
         given: block,

@@ -12,7 +12,7 @@ use crate::host::tile::{self, Tiles};
 pub const BLOCKS: usize = 4;
 
 impl<'c> Attention<'_, '_, 'c> {
-    pub fn turn_by_tiles(&self, block: &Block<'c>, span: &Span<'c>, turn: &Turn<'c>, tiles: &Tiles<'_, 'c>) {
+    pub fn turn_by_tiles(&self, block: &Block<'c>, span: &Span<'c>, turn: &Turn<'_, 'c>, tiles: &Tiles<'_, 'c>) {
         let c = self.code();
         for number in 0..BLOCKS {
             let exists = c.less(number, turn.left + 1);
@@ -23,7 +23,7 @@ impl<'c> Attention<'_, '_, 'c> {
     }
 
     /// Products of the queries with one block of keys.
-    fn score(&self, block: &Block<'c>, turn: &Turn<'c>, number: usize, tiles: &Tiles<'_, 'c>) {
+    fn score(&self, block: &Block<'c>, turn: &Turn<'_, 'c>, number: usize, tiles: &Tiles<'_, 'c>) {
         let (c, l) = (self.code(), &self.cache.layout);
         (0..4).for_each(|t| tiles.zero(t));
         for depth in 0..l.dim / tile::DEPTH {
@@ -43,7 +43,7 @@ impl<'c> Attention<'_, '_, 'c> {
         }
     }
 
-    fn soften_and_shrink(&self, block: &Block<'c>, row: Int<'c>, turn: &Turn<'c>) {
+    fn soften_and_shrink(&self, block: &Block<'c>, row: Int<'c>, turn: &Turn<'_, 'c>) {
         let c = self.code();
         let line = self.row(block.score, row, block.keys * 4);
         let load = |k: usize| c.load_floats(c.at(line, 4 * k), DType::F32);
@@ -58,7 +58,7 @@ impl<'c> Attention<'_, '_, 'c> {
     }
 
     /// Adds the weighted values to the results, two tiles of columns at a time.
-    fn sum_values(&self, block: &Block<'c>, turn: &Turn<'c>, tiles: &Tiles<'_, 'c>) {
+    fn sum_values(&self, block: &Block<'c>, turn: &Turn<'_, 'c>, tiles: &Tiles<'_, 'c>) {
         let (c, l) = (self.code(), &self.cache.layout);
         let result = |t: usize, col: Int<'c>| {
             let at = t / 2 * tile::ROWS * l.value_dim + t % 2 * LANES;

@@ -74,11 +74,17 @@ impl<'c> Attention<'_, '_, 'c> {
     /// Scores without those of keys that a query does not see. Key `i` of the lane is seen if
     /// `i <= after`, and in a window if `after - window < i`.
     pub fn hide(&self, scores: Vector<'c>, after: Int<'c>) -> Vector<'c> {
-        self.hide_some(scores, after, |i| i)
+        self.hide_some(scores, (after, None), |i| i)
     }
 
-    /// Masks scores, where the lane's keys are not consecutive.
-    pub fn hide_some(&self, scores: Vector<'c>, after: Int<'c>, key: impl Fn(usize) -> usize) -> Vector<'c> {
+    /// Masks scores, where the lane's keys are not consecutive, or where a query sees some
+    /// positions further than its own.
+    pub fn hide_some(
+        &self,
+        scores: Vector<'c>,
+        (after, further): (Int<'c>, Option<Int<'c>>),
+        key: impl Fn(usize) -> usize,
+    ) -> Vector<'c> {
         let c = self.code();
         c.set_lanes(self.held());
         let keys: Vec<usize> = (0..self.held()).map(key).collect();
@@ -87,7 +93,7 @@ impl<'c> Attention<'_, '_, 'c> {
         let scores = c.choose(c.below(&keys, end), scores, never);
         match self.seen.window {
             0 => scores,
-            w => c.choose(c.below(&keys, end - w), never, scores),
+            w => c.choose(c.below(&keys, further.map_or(end, |further| end - further) - w), never, scores),
         }
     }
 

@@ -80,8 +80,10 @@ struct Tile<'t, 'k, 'a, 'c> {
     is_real: Int<'c>,
     /// Whether the work-group has the last query head of all.
     is_last: Int<'c>,
-    /// Which token of the tile each column of the lane is.
+    /// Which token of the tile each column of the lane is, and the position that it sees up to, if
+    /// that is not its own.
     columns: Vec<Int<'c>>,
+    reaches: Option<Vec<Int<'c>>>,
     local: Ptr<'c>,
     /// The addresses of this thread's vectors of keys and values in memory, from a turn on, and
     /// their places in local memory.
@@ -134,7 +136,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let head = cache_head * group + c.smaller(inside, group - 1);
         let first = wave % waves * (shape.width * shape.columns) + attention.accumulator.column();
         let keys = shape.steps * attention.span();
-        let position = attention.seen.reach(c, batch, token);
+        let position = c.load_index(batch.positions, token);
+        let columns: Vec<Int> = (0..shape.columns).map(|i| first + shape.width * i).collect();
+        let reach = |behind| attention.seen.reach(c, (token, position), behind);
         let mut made = Tile {
             attention,
             shape,
@@ -142,13 +146,14 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             count,
             position,
             first: attention.first_key(position) / keys,
-            last: (position + attention.seen.further(c, count - 1)) / keys,
+            last: reach(count - 1) / keys,
             table: batch.table(c, token),
             cache_head,
             head,
             is_real: c.less(inside, group),
             is_last: c.equal(rest, attention.cache.ty.heads * shape.parts - 1),
-            columns: (0..shape.columns).map(|i| first + shape.width * i).collect(),
+            reaches: attention.seen.ends.map(|_| columns.iter().map(|&i| reach(c.smaller(i, count - 1))).collect()),
+            columns,
             local: c.local(shape.local()),
             from: [vec![], vec![]],
             to: [vec![], vec![]],
@@ -245,7 +250,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn ranges(&self) -> Vec<(Int<'c>, Int<'c>, bool)> {
         let (a, c, keys) = (self.attention, self.attention.code(), self.keys());
         let end = self.last + 1;
-        let late = (self.position + 1) / keys;
+        let late = (a.seen.reach(c, (self.token, self.position), c.int(0)) + 1) / keys;
         if a.seen.window == 0 {
             return vec![(self.first, late, false), (late, end, true)];
         }
@@ -384,22 +389,27 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             let keys = a.fragments(a.keys(), key);
             let first = turn * self.keys() + unit * a.unit();
             let made = a.scores(&keys, queries);
-            for ((made, &column), scores) in made.into_iter().zip(&self.columns).zip(&mut scores) {
+            for ((made, column), scores) in made.into_iter().zip(0..).zip(&mut scores) {
                 for step in 0..a.unit() / a.span() {
                     let made = c.part(made, step * a.held(), a.held());
                     let key = first + step * a.span();
-                    scores.push(if hides { a.hide(made, self.seen(key, column)) } else { made });
+                    scores.push(if hides { a.hide_some(made, self.seen(key, column), |i| i) } else { made });
                 }
             }
         }
         scores
     }
 
-    /// The last of the lane's keys that a column sees, of those from `key` on.
-    fn seen(&self, key: Int<'c>, column: Int<'c>) -> Int<'c> {
+    /// The last of the lane's keys that a column sees, of those from `key` on, and how many
+    /// positions further than its own that is, if it may be.
+    fn seen(&self, key: Int<'c>, column: usize) -> (Int<'c>, Option<Int<'c>>) {
         let a = self.attention;
         let own = key + a.half * a.held();
-        self.position + a.seen.further(a.code(), column) - own
+        let position = self.position + self.columns[column];
+        match &self.reaches {
+            Some(reaches) => (reaches[column] - own, Some(reaches[column] - position)),
+            None => (position - own, None),
+        }
     }
 
     /// Divides by the sums and stores.

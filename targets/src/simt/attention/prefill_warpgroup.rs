@@ -75,7 +75,7 @@ fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let (simt, body) = (arch.simt, spec.body);
     WhyNot::unless(simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
     let stored = body.ids().any(|id| match body.op(id) {
-        Op::Attention { scale, .. } | Op::AttendWhole { scale } => {
+        Op::Attention { scale, .. } | Op::AttendUpTo { scale, window: 0 } => {
             let query = body.operands(id)[0];
             let all = body.outputs().iter().copied().chain([query]);
             let same = all.filter_map(|v| body.ty(v).as_tensor()).all(|t| t.dtype == cache.dtype);
@@ -156,10 +156,12 @@ struct Group<'r, 'k, 'a, 'c> {
 
 /// One tile of the batch, and the query heads of a work-group.
 struct Tile<'c> {
-    /// The first token, the number of tokens, and the position that the first sees up to.
+    /// The first token, the number of tokens, the position of the first, and those up to which the
+    /// first and the last one see.
     token: Int<'c>,
     count: Int<'c>,
     position: Int<'c>,
+    sees: [Int<'c>; 2],
     table: Ptr<'c>,
     cache_head: Int<'c>,
     part: Int<'c>,
@@ -225,18 +227,19 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let batch = &a.cache.batch;
         let entry = |i: usize| c.load_index(batch.tiles, index * 2 + i);
         let (token, count) = (entry(0), entry(1));
-        let position = a.seen.reach(c, batch, token);
+        let position = c.load_index(batch.positions, token);
         let keys = a.cache.layout.block_tokens;
-        let last = position + a.seen.further(c, count - 1);
+        let sees = [c.int(0), count - 1].map(|behind| a.seen.reach(c, (token, position), behind));
         Tile {
             token,
             count,
             position,
+            sees,
             table: batch.table(c, token),
             cache_head: rest / self.shape.parts,
             part: rest % self.shape.parts,
             first: a.first_key(position) / keys,
-            end: last / keys + 1,
+            end: sees[1] / keys + 1,
         }
     }
 
@@ -309,12 +312,11 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
     fn ranges(&self, tile: &Tile<'c>, next: Int<'c>) -> Vec<(Int<'c>, Int<'c>, bool)> {
         let (c, a) = (self.code(), self.attention);
         let keys = a.cache.layout.block_tokens;
-        let late = c.larger((tile.position + 1) / keys, next);
+        let late = c.larger((tile.sees[0] + 1) / keys, next);
         if a.seen.window == 0 {
             return vec![(next, late, false), (late, tile.end, true)];
         }
-        let last = tile.position + a.seen.further(c, tile.count - 1);
-        let early = (a.first_key(last) + (keys - 1)) / keys;
+        let early = (a.first_key(tile.sees[1]) + (keys - 1)) / keys;
         let early = c.larger(c.smaller(early, tile.end), next);
         let late = c.larger(early, late);
         vec![(next, early, true), (early, late, false), (late, tile.end, true)]

@@ -77,7 +77,7 @@ pub fn sees_all(body: &Graph) -> Result<(), WhyNot> {
     let plain = |id| match body.op(id) {
         Op::Attention { window, .. } => *window == 0 && body.operands(id).len() == 3,
         Op::AttendListed { block, .. } => block.is_none(),
-        Op::AttendWhole { .. } => false,
+        Op::AttendUpTo { .. } => false,
         _ => true,
     };
     WhyNot::unless(body.ids().all(plain), || "a window, sinks, or lists of blocks".into())
@@ -85,7 +85,7 @@ pub fn sees_all(body: &Graph) -> Result<(), WhyNot> {
 
 /// Checks that a query sees nothing that comes after its token.
 pub fn sees_what_was(body: &Graph) -> Result<(), WhyNot> {
-    let whole = body.ids().any(|id| matches!(body.op(id), Op::AttendWhole { .. }));
+    let whole = body.ids().any(|id| matches!(body.op(id), Op::AttendUpTo { .. }));
     WhyNot::unless(!whole, || "queries see what comes after their token".into())
 }
 

@@ -206,7 +206,7 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         let keys: Fragments<'_, 'c> = Box::new(key);
         let scores: Vector<'c> = a.scores(&keys, std::slice::from_ref(queries)).remove(0);
         let first = step * a.span() + a.place.share * 2;
-        a.hide_some(scores, self.part.seen() - first, spread)
+        a.hide_some(scores, (self.part.seen() - first, None), spread)
     }
 
     /// Adds the values of a step, weighted by its scores.

@@ -46,6 +46,8 @@ pub struct Queries<'q, 'r, 'k, 'a, 'c> {
     column: Int<'c>,
     head: Int<'c>,
     is_real: Int<'c>,
+    /// The positions that the two see up to.
+    sees: [Int<'c>; 2],
     kept: Kept<'c>,
 }
 
@@ -65,10 +67,18 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let sharing = a.heads / a.cache.ty.heads;
         let within = c.less(inside, sharing);
         let own = c.less(wave / (TILE_TOKENS / 16), group.shape.heads);
+        let column = wave % (TILE_TOKENS / 16) * 16 + c.lane_index() / 4;
+        let sees = [0, 1].map(|i| {
+            let behind = column + 8 * i;
+            // Only where it is read from memory must it be of a token that there is.
+            let safe = if a.seen.ends.is_some() { c.smaller(behind, tile.count - 1) } else { behind };
+            a.seen.reach(c, (tile.token, tile.position), safe)
+        });
         let mut queries = Queries {
             group,
             tile,
-            column: wave % (TILE_TOKENS / 16) * 16 + c.lane_index() / 4,
+            column,
+            sees,
             head: tile.cache_head * sharing + c.smaller(inside, sharing - 1),
             is_real: within & own,
             kept: Kept::Words(vec![]),
@@ -233,8 +243,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let a = self.group.attention;
         let mut scores: Vec<FloatValue<'c>> = scores.iter().map(|v| v.into_float_value()).collect();
         if hides {
-            let further = |i| a.seen.further(a.code(), self.token(i));
-            a.hide_pair(block, [0, 1].map(|i| self.tile.position + further(i)), &mut scores);
+            a.hide_pair(block, self.sees, &mut scores);
         }
         let Weighed { pair, rescale, weights } = a.weigh(&scores, before.pair);
         OnlineSoftmaxPair { pair, rescale, weights, ..before }
