@@ -96,7 +96,7 @@ fn options(rank: usize, attention: Attention) -> HostedOptions {
         threads: 2,
         rank,
         attention,
-        draft: false,
+        draft: false, images: Default::default(),
         stream: Stream::default(),
     }
 }

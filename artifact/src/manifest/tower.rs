@@ -22,6 +22,13 @@ pub struct Tower {
     pub targets: Vec<Target>,
 }
 
+impl Tower {
+    /// Pixels of the largest image.
+    pub fn pixels(&self) -> usize {
+        self.model.max_positions * self.tiling.patch * self.tiling.patch
+    }
+}
+
 /// How an image becomes patches, and these become rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

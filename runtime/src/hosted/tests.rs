@@ -32,7 +32,7 @@ fn options() -> HostedOptions {
         threads: 2,
         rank: 0,
         attention: Attention::Own,
-        draft: false,
+        draft: false, images: Default::default(),
         stream: Stream::default(),
     }
 }
