@@ -15,7 +15,7 @@ use crate::Config;
 use crate::compare::plain;
 pub use crate::framework::Held;
 use crate::framework::{Asked, Fate, Fit, Framework, Judged, Rules, cache, dtype, is_part, method, speculation};
-use options::{JUDGED, TEXT_ALONE, BLOCK_SIZE_GIVEN};
+use options::{BLOCK_SIZE_GIVEN, JUDGED, TEXT_ALONE};
 pub use resolve::resolve;
 
 /// The rules of vLLM.

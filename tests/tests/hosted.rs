@@ -96,7 +96,8 @@ fn options(rank: usize, attention: Attention) -> HostedOptions {
         threads: 2,
         rank,
         attention,
-        draft: false, images: Default::default(),
+        draft: false,
+        images: Default::default(),
         stream: Stream::default(),
     }
 }

@@ -344,7 +344,8 @@ fn frameworks_are_refused_by_name() {
         threads: 1,
         rank: 0,
         attention: Attention::Own,
-        draft: false, images: Default::default(),
+        draft: false,
+        images: Default::default(),
         stream: Stream::default(),
     };
     let refused = Hosted::open(artifact, &options, None).expect_err("frameworks give no images");

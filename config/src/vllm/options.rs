@@ -296,11 +296,7 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
          mm_device_do_normalize mm_hasher_algorithm mm_ipc_gpu_memory_gb mm_processor_cache_gb mm_processor_cache_type \
          mm_processor_device mm_shm_cache_max_object_size_mb mm_tensor_ipc",
     ),
-    (
-        Fate::CannotMatter,
-        "a tower is the artifact's, on one device",
-        "mm_encoder_attn_backend mm_encoder_tp_mode",
-    ),
+    (Fate::CannotMatter, "a tower is the artifact's, on one device", "mm_encoder_attn_backend mm_encoder_tp_mode"),
     (
         Fate::CannotMatter,
         "the models have no layers of that kind",

@@ -32,7 +32,8 @@ fn options() -> HostedOptions {
         threads: 2,
         rank: 0,
         attention: Attention::Own,
-        draft: false, images: Default::default(),
+        draft: false,
+        images: Default::default(),
         stream: Stream::default(),
     }
 }

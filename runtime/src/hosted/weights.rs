@@ -34,9 +34,7 @@ impl Hosted {
 
     /// A load of each.
     fn new_loading(&self) -> Vec<Loading> {
-        let of = |session: &Session| {
-            Loading::new(&session.target().weights, &session.manifest().tensors, session.rank)
-        };
+        let of = |session: &Session| Loading::new(&session.target().weights, &session.manifest().tensors, session.rank);
         self.sessions().map(of).collect()
     }
 
@@ -222,10 +220,7 @@ impl Hosted {
         self.fill_weights(|session| session.fill_weights(|target, _, sink| packed.load(target, sink, progress)))
     }
 
-    fn fill_weights(
-        &mut self,
-        load: impl FnMut(&mut Session) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn fill_weights(&mut self, load: impl FnMut(&mut Session) -> Result<(), Error>) -> Result<(), Error> {
         self.step = None;
         let done = self.sessions_mut().try_for_each(load);
         self.mixed &= !self.is_loaded();

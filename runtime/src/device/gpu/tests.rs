@@ -358,7 +358,8 @@ fn a_framework_captures_and_replays_steps(vendor: Vendor) {
         threads: 1,
         rank: 0,
         attention: manifest::Attention::Own,
-        draft: false, images: Default::default(),
+        draft: false,
+        images: Default::default(),
         stream: Stream(STREAM),
     };
     let mut hosted =
