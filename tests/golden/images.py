@@ -15,7 +15,7 @@ import families, hybrid
 from families import HERE, Wide, make, text, write_json
 
 TOWER = dict(depth=2, hidden_size=64, intermediate_size=96, num_heads=2, patch_size=4, num_position_embeddings=16, out_hidden_size=48)
-IMAGE, START, END = 79, 78, 77
+IMAGE, START, END, VIDEO = 79, 78, 77, 76
 # Rows and columns of patches of each image, and the text before, between and behind them.
 PROMPTS = [
     (5, (6, 4), 7),
@@ -89,7 +89,7 @@ TEMPLATE = ("{% for m in messages %}{% if m.content is string %}{{ m.content }}{
 
 def tokenizer():
     """Words for all tokens, as `tokenizer.json` has them."""
-    special = {END: "<|vision_end|>", START: "<|vision_start|>", IMAGE: "<|image_pad|>"}
+    special = {VIDEO: "<|video_pad|>", END: "<|vision_end|>", START: "<|vision_start|>", IMAGE: "<|image_pad|>"}
     vocab = {special.get(i, f"t{i}"): i for i in range(80)}
     added = [dict(id=i, content=text, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True) for i, text in sorted(special.items())]
     return dict(version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=None, pre_tokenizer=dict(type="WhitespaceSplit"),
@@ -99,8 +99,8 @@ def tokenizer():
 def folder(path):
     """What else a model's folder has for those who ask."""
     write_json(path / "tokenizer.json", tokenizer())
-    write_json(path / "tokenizer_config.json", dict(chat_template=TEMPLATE))
-    write_json(path / "preprocessor_config.json", dict(size=dict(shortest_edge=1024, longest_edge=4096), patch_size=4, merge_size=2,
+    write_json(path / "tokenizer_config.json", dict(chat_template=TEMPLATE, tokenizer_class="PreTrainedTokenizerFast"))
+    write_json(path / "preprocessor_config.json", dict(image_processor_type="Qwen2VLImageProcessorFast", size=dict(shortest_edge=1024, longest_edge=4096), patch_size=4, merge_size=2,
                temporal_patch_size=2, image_mean=[0.5] * 3, image_std=[0.5] * 3))
 
 
@@ -117,14 +117,14 @@ def answer(model, images, asked):
         positions, _ = model.model.get_rope_index(ids[None], mm_token_type_ids=(ids == IMAGE).int()[None], image_grid_thw=grids)
         top = run(model, ids, pixels, grids, positions[:, 0], [len(ids)])[-1].topk(2)
         made.append(int(top.indices[0]))
-        if made[-1] >= END: return None
+        if made[-1] >= VIDEO: return None
         least = min(least, float(top.values[0] - top.values[1]))
     return dict(images=images, asked=asked, tokens=made, prompt_tokens=len(tokens), margin=least)
 
 
 def golden(name):
     path, config = HERE / "images" / name, CASES[name]()
-    config.image_token_id, config.vision_start_token_id, config.vision_end_token_id, config.video_token_id = IMAGE, START, END, 76
+    config.image_token_id, config.vision_start_token_id, config.vision_end_token_id, config.video_token_id = IMAGE, START, END, VIDEO
     seed = zlib.crc32(name.encode())
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)

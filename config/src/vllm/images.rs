@@ -27,7 +27,7 @@ pub fn processors(folder: &Path, options: &mut Map<String, Value>) {
         let text = std::fs::read_to_string(folder.join(file)).unwrap_or_default();
         serde_json::from_str::<Value>(&text).unwrap_or_default()
     };
-    let whole = read("processor_config.json");
+    let (whole, usual) = (read("processor_config.json"), read(KINDS[0].1));
     let limits = options.get("limit_mm_per_prompt").cloned().unwrap_or_default();
     let taken = |kind: &str| {
         let limit = &limits[kind];
@@ -36,7 +36,8 @@ pub fn processors(folder: &Path, options: &mut Map<String, Value>) {
     let of = |(kind, file, _): (&str, &str, &str)| {
         let own = read(file);
         let nested = &whole[format!("{kind}_processor").as_str()];
-        Some((kind.to_owned(), json!(most(&own).or(most(nested))?)))
+        // Without a file of its own the processor of videos reads that of images.
+        Some((kind.to_owned(), json!(most(&own).or(most(nested)).or(most(&usual))?)))
     };
     let all = KINDS.into_iter().filter(|(kind, ..)| taken(kind)).filter_map(of);
     options.insert(PROCESSORS.to_owned(), Value::Object(all.collect()));
