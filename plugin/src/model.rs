@@ -394,8 +394,7 @@ impl Model {
         }
         py.detach(|| {
             let mut hosted = self.lock();
-            let tiling = hosted.artifact().manifest().tower.as_ref().map(|tower| tower.tiling);
-            let numbers = tiling.ok_or(HostedError::NoTower)?.numbers();
+            let numbers = hosted.tiling().ok_or(HostedError::NoTower)?.numbers();
             let frames = grids.into_iter().flat_map(|(frames, rows, columns)| repeat_n(Grid { rows, columns }, frames));
             let (mut images, mut next) = (vec![], std::ptr::with_exposed_provenance::<f32>(pixels));
             for grid in frames {

@@ -6,7 +6,7 @@ use crate::device::StepSize;
 use crate::session::Session;
 use crate::sight;
 use crate::tower::Image;
-use atomc_artifact::manifest::{DType, Given};
+use atomc_artifact::manifest::{DType, Given, Tiling};
 use std::sync::Arc;
 
 impl Hosted {
@@ -15,9 +15,9 @@ impl Hosted {
         Ok(self.tower.as_mut().ok_or(HostedError::NoTower)?.rows(images)?)
     }
 
-    /// Patches of the largest image that the tower takes, if it is driven.
-    pub fn most_patches(&self) -> Option<usize> {
-        self.tower.as_ref().map(|tower| tower.most())
+    /// How images become patches, if the tower is driven.
+    pub fn tiling(&self) -> Option<Tiling> {
+        self.tower.as_ref().map(|tower| tower.tiling())
     }
 
     /// The positions of a step's tokens: a row of those of time, one of rows, one of columns. The

@@ -1,5 +1,7 @@
 """An artifact with a tower: vLLM prepares images and schedules them, the tower makes rows of them, and steps take these."""
 
+from typing import Any
+
 import torch
 
 import atomc
@@ -43,22 +45,24 @@ class Seeing(Model):
         self.taken = self.sources.new_full((most,), -1)
         self.rows = self.given[:0]
         self.before = torch.zeros(1, dtype=torch.int64)
-        # vLLM's class knows how a request's images are given and where their tokens are.
-        own = compat.own_class(artifact.architecture)
-        self.theirs = own.__new__(own)
-        torch.nn.Module.__init__(self.theirs)
-        self.theirs.config = config.hf_config
-        self.theirs.use_data_parallel = self.theirs.is_multimodal_pruning_enabled = False
+        # vLLM's class knows how a request's images are given and where their tokens are. It is no
+        # module of this one, whose weights are in the engine.
+        own: Any = compat.own_class(artifact.architecture)
+        theirs = own.__new__(own)
+        torch.nn.Module.__init__(theirs)
+        theirs.config = config.hf_config
+        theirs.use_data_parallel = theirs.is_multimodal_pruning_enabled = False
         if config.supports_multimodal_inputs:
-            self.theirs.visual = Tower(self, config)
+            theirs.visual = Tower(self, config)
+        self.theirs: tuple[Any] = (theirs,)
 
     def get_mrope_input_positions(
         self, input_tokens: list[int], mm_features: list
     ) -> tuple[torch.Tensor, int]:
-        return self.theirs.get_mrope_input_positions(input_tokens, mm_features)
+        return self.theirs[0].get_mrope_input_positions(input_tokens, mm_features)
 
     def embed_multimodal(self, **images) -> tuple[torch.Tensor, ...]:
-        return self.theirs.embed_multimodal(**images)
+        return self.theirs[0].embed_multimodal(**images)
 
     def embed_input_ids(
         self, input_ids: torch.Tensor, multimodal_embeddings=None, *, is_multimodal=None
