@@ -118,6 +118,11 @@ impl Switch {
 }
 
 impl Family {
+    /// Whether models have a tower that can be compiled.
+    pub fn sees(&self) -> bool {
+        self.vision.is_some()
+    }
+
     /// The row with the layers of the type that the language part has.
     pub(crate) fn of_text(&self, f: &Fields) -> Result<Family, Diagnostic> {
         let (name, types) = ("model_type", self.text_types);

@@ -103,6 +103,8 @@ pub struct Held<'a> {
     pub slots: bool,
     /// What serves guesses.
     pub guesses: Guesses,
+    /// Pixels of the largest image that its tower takes, if it has one.
+    pub pixels: Option<usize>,
 }
 
 /// The configuration and options of a framework.
@@ -137,6 +139,8 @@ pub struct Rules {
     pub text_alone: fn(&Options) -> bool,
     /// How a command line says so.
     pub text_option: &'static str,
+    /// Whether artifacts with a tower see images.
+    pub sees: bool,
 }
 
 impl Rules {
@@ -146,9 +150,10 @@ impl Rules {
     }
 
     /// The option without which the framework's own class runs models of an architecture: artifacts
-    /// are of their language part, and requests may want the others.
-    pub fn lacks(&self, architecture: &str, options: &Options) -> Option<&'static str> {
-        (is_part(architecture) && !(self.text_alone)(options)).then_some(self.text_option)
+    /// without a tower are of their language part, and requests may want the others.
+    pub fn lacks(&self, architecture: &str, tower: bool, options: &Options) -> Option<&'static str> {
+        let lacks = is_part(architecture) && !(tower && self.sees) && !(self.text_alone)(options);
+        lacks.then_some(self.text_option)
     }
 }
 
@@ -327,6 +332,7 @@ pub(crate) mod tests {
             invariant: false,
             slots: false,
             guesses: Guesses::default(),
+            pixels: None,
         }
     }
 }

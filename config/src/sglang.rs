@@ -29,6 +29,7 @@ pub const RULES: Rules = Rules {
     compile_options,
     text_alone,
     text_option: r#"--json-model-override-args '{"language_model_only": true}'"#,
+    sees: false,
 };
 
 /// SGLang also looks for its option in the model's configuration, the only place for it with
@@ -205,6 +206,10 @@ const SGLANG: Framework = Framework { name: "SGLang", judged: JUDGED, unfit };
 /// the telling ones first.
 pub fn refusals(config: &Config, options: &Map<String, Value>, held: &Held) -> Vec<String> {
     let mut found = SGLANG.refusals(config, options, held);
+    found.extend(held.pixels.map(|_| {
+        "images: SGLang gives none, and the artifact was compiled with --tower: `atomc run` and `atomc serve` run it"
+            .to_owned()
+    }));
     found.extend(own::pools(config));
     found
 }

@@ -4,6 +4,7 @@
 //! Options are values by the names of vLLM's `EngineArgs`, as vLLM has resolved them, or as
 //! somebody wrote them on a command line.
 pub mod arguments;
+mod images;
 pub mod options;
 mod resolve;
 pub mod settings;
@@ -14,7 +15,7 @@ use crate::Config;
 use crate::compare::plain;
 pub use crate::framework::Held;
 use crate::framework::{Asked, Fate, Fit, Framework, Judged, Rules, cache, dtype, is_part, method, speculation};
-use options::{BLOCK_SIZE_GIVEN, JUDGED};
+use options::{BLOCK_SIZE_GIVEN, JUDGED, TEXT_ALONE};
 pub use resolve::resolve;
 
 /// The rules of vLLM.
@@ -27,10 +28,11 @@ pub const RULES: Rules = Rules {
     compile_options,
     text_alone,
     text_option: "--language-model-only",
+    sees: true,
 };
 
 fn text_alone(options: &Map<String, Value>) -> bool {
-    options.get("language_model_only") == Some(&Value::Bool(true))
+    options.get(TEXT_ALONE.0) == Some(&Value::Bool(true))
 }
 
 /// The artifact that `--additional-config` or `--model-loader-extra-config` names.
@@ -64,6 +66,7 @@ pub fn compile_options(config: &Config, options: &Map<String, Value>, own: bool)
     made.extend(
         options.get("speculative_config").and_then(Value::as_object).map(speculation::options).unwrap_or_default(),
     );
+    made.extend(images::options(config, options, own));
     if !own {
         made.extend(["--attention", "own,caller"].map(str::to_owned));
         // A step is one plan, as vLLM keeps its keys and values.
@@ -85,6 +88,7 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
         "attention_backend" if !held.own => None,
         _ if judged.fate == Fate::Refused => judged.refused(value),
         "speculative_config" => speculation::vllm(value, held),
+        "mm_processor_kwargs" => images::too_large(value, asked.options, held),
         _ if value.is_null() => None,
         "runner" if text == "auto" => None,
         "runner" => is("generate"),
@@ -107,7 +111,10 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
             (given && !fits).then(|| format!("multiples of {}", held.page))
         }
         "enable_mm_embeds" => (is_part(asked.config.architecture) && text == "true")
-            .then(|| "one position for each token, and embeddings of images have three".to_owned()),
+            .then(|| "none that come from elsewhere: a tower's rows are its own".to_owned()),
+        "video_pruning_rate" | "mm_encoder_attn_dtype" | "mm_encoder_only" => {
+            held.pixels.and_then(|_| judged.refused(value))
+        }
         "max_num_batched_tokens" if held.own => None,
         "max_num_batched_tokens" => most(held.step),
         "max_model_len" => most(held.positions),

@@ -106,6 +106,12 @@ impl Artifact {
         self.file.manifest().targets.iter().any(|target| target.draft.is_some())
     }
 
+    /// Whether it has a tower, and so takes images.
+    #[getter]
+    fn tower(&self) -> bool {
+        self.file.manifest().tower.is_some()
+    }
+
     #[getter]
     fn targets(&self) -> Vec<&str> {
         self.file.manifest().targets.iter().map(|target| target.name.as_str()).collect()

@@ -1,7 +1,7 @@
 //! Faults as exceptions. Their text is the runtime's, which names the field.
 use atomc_artifact::{Error as ArtifactFault, escaped};
 use atomc_runtime::hosted::HostedError;
-use atomc_runtime::{Error as Fault, StepError as StepFault};
+use atomc_runtime::{Error as Fault, StepError as StepFault, TowerError};
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -53,9 +53,11 @@ fn exception(fault: Fault, text: String) -> PyErr {
             HostedError::Rank { .. }
             | HostedError::Attention { .. }
             | HostedError::Draft(_)
+            | HostedError::NoTower
             | HostedError::Tower { .. },
         ) => ArtifactError::new_err(text),
         Fault::Device(_) | Fault::Step(StepFault::Device(_)) => DeviceError::new_err(text),
+        Fault::Hosted(HostedError::Image(TowerError::Device(_))) => DeviceError::new_err(text),
         Fault::Hosted(HostedError::Device(_) | HostedError::Prepare { .. } | HostedError::Allocate { .. }) => {
             DeviceError::new_err(text)
         }

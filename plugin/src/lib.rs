@@ -45,6 +45,7 @@ fn _atomc(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(vllm::architectures, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::judged_options, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::known_options, module)?)?;
+    module.add_function(wrap_pyfunction!(vllm::towers, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::settings_of, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::named_artifact, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::judged_sglang_options, module)?)?;

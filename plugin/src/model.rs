@@ -8,13 +8,16 @@ use atomc_artifact::manifest::{Attention, Paged, Place, Plan, PlanKind, State, S
 use atomc_config::Config;
 use atomc_config::framework::{Guesses, Held};
 use atomc_runtime::device::Stream;
-use atomc_runtime::hosted::{Batch, HostedError, Pages, Rows, Table};
+use atomc_runtime::hosted::{Batch, HostedError, Images, Pages, Rows, Table};
+use atomc_runtime::sight::Grid;
 use atomc_runtime::states::Unit;
+use atomc_runtime::tower::Image;
 use atomc_runtime::weights::Given;
 use atomc_runtime::weights::packed::{self, Packed};
 use atomc_runtime::{Checkpoint, DeviceChoice, Error, Hosted, HostedOptions, Random};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::iter::repeat_n;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -58,7 +61,8 @@ impl Model {
     /// the caller keeps while the model lives; without it the model has memory of its own.
     #[new]
     #[pyo3(signature = (
-        artifact, device = "host", *, rank = 0, threads = 0, attention = "own", draft = false, stream = 0, allocate = None
+        artifact, device = "host", *, rank = 0, threads = 0, attention = "own", draft = false, images = "unknown",
+        stream = 0, allocate = None
     ))]
     #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn new(
@@ -69,6 +73,7 @@ impl Model {
         threads: usize,
         attention: &str,
         draft: bool,
+        images: &str,
         stream: usize,
         allocate: Option<Py<PyAny>>,
     ) -> PyResult<Model> {
@@ -77,8 +82,16 @@ impl Model {
             "caller" => Attention::Caller,
             other => return Err(PyValueError::new_err(format!("attention: `{other}` is neither `own` nor `caller`"))),
         };
+        let images = match images {
+            "unknown" => Images::Unknown,
+            "absent" => Images::Absent,
+            "seen" => Images::Seen,
+            other => {
+                return Err(PyValueError::new_err(format!("images: `{other}` is none of `unknown`, `absent`, `seen`")));
+            }
+        };
         let device: DeviceChoice = device.parse().map_err(|error| raised(Error::Device(error)))?;
-        let options = HostedOptions { device, threads, rank, attention, draft, stream: Stream(stream) };
+        let options = HostedOptions { device, threads, rank, attention, draft, images, stream: Stream(stream) };
         let file = artifact.get().file().clone();
         Artifact::check_signature(artifact.get().path(), &file)?;
         let mut failed = None;
@@ -198,6 +211,7 @@ impl Model {
             invariant,
             slots,
             guesses,
+            pixels: artifact.manifest().tower.as_ref().map(|tower| tower.pixels()),
         };
         Ok(refusals(&config, &options, &held).iter().map(|text| escaped(text)).collect())
     }
@@ -344,6 +358,60 @@ impl Model {
     fn drafted(slf: &Bound<'_, Model>) -> Option<View> {
         let rows = slf.get().lock().drafted()?;
         Some(Model::view(slf, rows))
+    }
+
+    /// Of an artifact with a tower: the three positions of a step's tokens, a row each of those of
+    /// time, of rows and of columns, which the caller writes between `begin` and `run`.
+    #[getter]
+    fn axes(slf: &Bound<'_, Model>) -> Option<View> {
+        let rows = slf.get().lock().axes()?;
+        Some(Model::view(slf, rows))
+    }
+
+    /// Of an artifact with a tower: the row of `given` that each token of a step takes, or -1, which
+    /// the caller writes between `begin` and `run`.
+    #[getter]
+    fn sources(slf: &Bound<'_, Model>) -> Option<View> {
+        let rows = slf.get().lock().sources()?;
+        Some(Model::view(slf, rows))
+    }
+
+    /// Of an artifact with a tower: the rows of images that tokens of a step may take. They stay
+    /// until the caller writes others.
+    #[getter]
+    fn given(slf: &Bound<'_, Model>) -> Option<View> {
+        let rows = slf.get().lock().given()?;
+        Some(Model::view(slf, rows))
+    }
+
+    /// Has the tower make the rows of images and of frames of videos. All is in the memory of the
+    /// host, by address: `pixels` float32, patch after patch, as the model's processor has them, and
+    /// `rows` float32, as wide as those of `given`, for what is made. `grids` has for each image its
+    /// frames, and its rows and columns of patches.
+    fn look(&self, py: Python<'_>, pixels: usize, grids: Vec<(usize, usize, usize)>, rows: usize) -> PyResult<()> {
+        if let Some((field, _)) = [("pixels", pixels), ("rows", rows)].into_iter().find(|(_, address)| *address == 0) {
+            return Err(StepError::new_err(format!("{field}: a null pointer")));
+        }
+        py.detach(|| {
+            let mut hosted = self.lock();
+            let numbers = hosted.tiling().ok_or(HostedError::NoTower)?.numbers();
+            let frames = grids.into_iter().flat_map(|(frames, rows, columns)| repeat_n(Grid { rows, columns }, frames));
+            let (mut images, mut next) = (vec![], std::ptr::with_exposed_provenance::<f32>(pixels));
+            for grid in frames {
+                let count = grid.patches() * numbers;
+                // SAFETY: the caller's to see to, as the documentation of the package says.
+                images.push(Image { grid, numbers: unsafe { std::slice::from_raw_parts(next, count) }.to_vec() });
+                next = next.wrapping_add(count);
+            }
+            let mut to = std::ptr::with_exposed_provenance_mut::<f32>(rows);
+            for made in hosted.look(&images.iter().collect::<Vec<_>>())? {
+                // SAFETY: as above.
+                unsafe { to.copy_from_nonoverlapping(made.numbers.as_ptr(), made.numbers.len()) };
+                to = to.wrapping_add(made.numbers.len());
+            }
+            Ok::<_, HostedError>(())
+        })
+        .map_err(raised)
     }
 
     /// The rows that heads read.

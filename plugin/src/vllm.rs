@@ -1,7 +1,7 @@
 //! What the shims ask of the configuration's crate. All of it is text and JSON.
 use atomc_config::framework::Rules;
 use atomc_config::sglang;
-use atomc_config::vllm::options::{BLOCK_SIZE_GIVEN, JUDGED, Judged, names};
+use atomc_config::vllm::options::{BLOCK_SIZE_GIVEN, JUDGED, Judged, TEXT_ALONE, names};
 use atomc_config::vllm::settings;
 use atomc_config::{Config, FAMILIES};
 use pyo3::exceptions::PyValueError;
@@ -15,7 +15,7 @@ use std::ffi::OsString;
 #[pyfunction]
 pub fn judged_options() -> Vec<(&'static str, &'static str)> {
     let places = |judged: &'static Judged| judged.at.split('|').map(|at| (judged.name, at));
-    JUDGED.iter().flat_map(places).chain([BLOCK_SIZE_GIVEN]).collect()
+    JUDGED.iter().flat_map(places).chain([BLOCK_SIZE_GIVEN, TEXT_ALONE]).collect()
 }
 
 /// SGLang's options that are judged.
@@ -34,6 +34,12 @@ pub fn known_sglang_options() -> Vec<&'static str> {
 #[pyfunction]
 pub fn architectures() -> Vec<&'static str> {
     FAMILIES.iter().map(|family| family.architecture).collect()
+}
+
+/// The architectures whose artifacts may have a tower.
+#[pyfunction]
+pub fn towers() -> Vec<&'static str> {
+    FAMILIES.iter().filter(|family| family.sees()).map(|family| family.architecture).collect()
 }
 
 /// Every option that the table knows.
@@ -79,12 +85,12 @@ pub fn compile_options(framework: &str, config: &str, options: &str, own: bool) 
     Ok((rules(framework)?.compile_options)(&config, &options, own))
 }
 
-/// The option that a framework's own class needs to run models of an architecture, if artifacts are
-/// a part of it and the options, as JSON, lack it.
+/// The option that a framework's own class needs to run models of an architecture, if artifacts, with
+/// a tower or without, are a part of it and the options, as JSON, lack it.
 #[pyfunction]
-pub fn lacks(framework: &str, architecture: &str, options: &str) -> PyResult<Option<&'static str>> {
+pub fn lacks(framework: &str, architecture: &str, tower: bool, options: &str) -> PyResult<Option<&'static str>> {
     let options = object(options).map_err(PyValueError::new_err)?;
-    Ok(rules(framework)?.lacks(architecture, &options))
+    Ok(rules(framework)?.lacks(architecture, tower, &options))
 }
 
 /// Why SGLang cannot tell which layers of a `config.json` attend, and what to do.

@@ -360,6 +360,14 @@ impl Inputs {
         entries.for_each(|(entry, &row)| *entry = row as i32);
     }
 
+    /// The rows that the first tokens take.
+    pub fn sources(&self, tokens: usize) -> &[i32] {
+        let bytes = &self.block.as_slice()[self.parts.sources..][..tokens * INT];
+        // SAFETY: in bounds as just checked, aligned, as parts are, and every pattern of bits is an
+        // `i32`.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), tokens) }
+    }
+
     /// Assigns consecutive rows to tokens, in all following steps of a draft until the next call. A
     /// step with fewer tokens leaves the entries as they are.
     pub fn take_rows_from(&mut self, row: usize, tokens: usize) {

@@ -280,10 +280,7 @@ impl Engine {
         let roomy = WithAdapters::new(self.session.manifest(), self.target(), source, &self.adapters)?;
         let source: &dyn Source = roomy.as_ref().map_or(source, |roomy| roomy);
         self.load_map(|_, name, count| whole_numbers(source, name, count))?;
-        self.load_ranks(progress, |session, progress| {
-            session
-                .fill_weights(|whole, names, sink| weights::load_some(sink, (&whole.weights, names), source, progress))
-        })
+        self.load_ranks(progress, |session, progress| session.load(source, progress))
     }
 
     /// Takes adapters, one for each slot from the first one on. They are loaded with the weights

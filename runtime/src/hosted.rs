@@ -21,9 +21,14 @@
 //! sizes, and heads find their step in a table of steps. Nothing there allocates, copies from the
 //! host or waits. Either way the values of a page that gets its first token are cleared, as the
 //! page's last owner may have left NaN.
+//!
+//! Where an artifact has a tower, the steps of its model read three positions of each token and the
+//! number of a row ([`Hosted::axes`], [`Hosted::sources`], [`Hosted::given`]): the framework writes
+//! them between `begin` and the first `run` of each step. [`Hosted::look`] has the tower make rows.
 mod allocate;
 mod ends;
 mod error;
+mod images;
 mod pages;
 mod step;
 mod weights;
@@ -39,6 +44,7 @@ use crate::device::{self, Device, DeviceBuffer, DeviceChoice, DeviceError, Memor
 use crate::error::Error;
 use crate::pool::threads;
 use crate::session::{Outline, Progress, Session};
+use crate::tower::Tower;
 use crate::weights::{Loading, Rank};
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Prepare, Step};
@@ -62,8 +68,22 @@ pub struct HostedOptions {
     pub attention: Attention,
     /// Whether the artifact's draft is driven too. Its states follow the model's then.
     pub draft: bool,
+    /// What the framework knows of images.
+    pub images: Images,
     /// On which weights are uploaded; steps name their own.
     pub stream: Stream,
+}
+
+/// What a framework gives an artifact that has a tower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Images {
+    /// One position of each token: such artifacts are refused.
+    #[default]
+    Unknown,
+    /// Three positions of each token, and no images: the tower stays closed.
+    Absent,
+    /// Three positions of each token, and the rows that the tower makes of images.
+    Seen,
 }
 
 /// Rows of numbers in the memory of the device.
@@ -106,7 +126,10 @@ pub struct Hosted {
     values: Vec<Range<usize>>,
     /// The pages, once they are bound.
     tables: Vec<Pages>,
-    loading: Option<Loading>,
+    /// The artifact's tower, if it is driven.
+    tower: Option<Tower>,
+    /// The load under way of the model, and of its tower.
+    loading: Option<Vec<Loading>>,
     /// Whether the weights were forgotten since they were last loaded as a whole.
     unloaded: bool,
     /// Whether that was because an update failed.
@@ -136,7 +159,15 @@ impl Hosted {
         // SAFETY: passed on to the caller, which names a stream of this device.
         let device =
             unsafe { options.device.open_on(&artifact, threads(options.threads, manifest.ranks()), options.stream) }?;
-        Hosted::assemble(artifact, target, device, options, allocate)
+        let has_tower = options.images == Images::Seen && manifest.tower.is_some();
+        let tower = || {
+            // SAFETY: as above.
+            unsafe { Tower::open_on(&artifact, &options.device, threads(options.threads, 1), options.stream) }
+        };
+        let tower = has_tower.then(tower).transpose()?;
+        let mut hosted = Hosted::assemble(artifact, target, device, options, allocate)?;
+        hosted.tower = tower;
+        Ok(hosted)
     }
 
     /// On a device that the caller opened with the artifact's code for a target, instead of the
@@ -195,6 +226,7 @@ impl Hosted {
             starts,
             values,
             tables: vec![],
+            tower: None,
             loading: None,
             unloaded: false,
             mixed: false,
@@ -416,6 +448,7 @@ impl Hosted {
     pub unsafe fn run(&mut self) -> Result<Option<Call>, HostedError> {
         let step = self.step.as_mut().filter(|step| !step.at.done).ok_or(HostedError::NoStep)?;
         let Running { size, tokens, embedded, stream, .. } = *step;
+        images::check(&self.session, size)?;
         let is_due = |call: &Call| match call.work {
             Work::Embedding { .. } => embedded,
             Work::AllGather { .. } | Work::HandOn { .. } => false,
@@ -522,7 +555,7 @@ fn check(manifest: &Manifest, target: usize, options: &HostedOptions) -> Result<
     if options.draft {
         check_draft(target, options)?;
     }
-    if target.given.is_some() {
+    if target.given.is_some() && options.images == Images::Unknown {
         return Err(HostedError::Tower { target: target.name.clone() });
     }
     if rank >= ranks {

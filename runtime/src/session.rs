@@ -2,6 +2,7 @@
 //! of its own and a model inside a framework have in common. Their owner decides what is in a step.
 //! The session runs its plan, up to the next call and on from there.
 use crate::batch::{Inputs, Room, TableRoom};
+use crate::checkpoint::Source;
 use crate::device::{Device, DeviceError, InputAddresses, Memory, Part, StateMemory, StepSize, Stream};
 use crate::error::Error;
 use crate::states::Unit;
@@ -200,6 +201,11 @@ impl Session {
         let done = load(&artifact.manifest().targets[self.target], names, self.sink());
         self.loaded = weights::are_loaded(self.loaded, &done);
         done
+    }
+
+    /// Fills the weights from a source that has those of the whole model.
+    pub fn load(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
+        self.fill_weights(|whole, names, sink| weights::load_some(sink, (&whole.weights, names), source, progress))
     }
 
     /// Where the host packs weights.

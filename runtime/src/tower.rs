@@ -2,7 +2,7 @@
 //! of those of tokens. It is a value of its own, with weights, a cache for the step, and a device.
 use crate::batch::TableRoom;
 use crate::checkpoint::Source;
-use crate::device::{Device, DeviceError, Launches, Memory, StateMemory};
+use crate::device::{Device, DeviceChoice, DeviceError, Launches, Memory, StateMemory, Stream};
 use crate::engine::EngineOptions;
 use crate::error::Error;
 use crate::pool::threads;
@@ -70,6 +70,23 @@ impl Tower {
         Tower::assemble(artifact, own, target, device)
     }
 
+    /// As [`Tower::open`] does, on a stream of the caller's, if the device has streams.
+    ///
+    /// # Safety
+    /// As for [`DeviceChoice::open_on`].
+    pub unsafe fn open_on(
+        artifact: &Artifact,
+        device: &DeviceChoice,
+        threads: usize,
+        stream: Stream,
+    ) -> Result<Tower, Error> {
+        let own = artifact.tower().ok_or(Error::NoTower)?;
+        let target = device.target(own.manifest())?;
+        // SAFETY: passed on to the caller.
+        let device = unsafe { device.open_on(&own, threads, stream) }?;
+        Tower::assemble(artifact, own, target, device)
+    }
+
     /// On a device that the caller opened with the code of [`Artifact::tower`] for a target.
     pub fn with_device(artifact: &Artifact, target: &str, device: Box<dyn Device>) -> Result<Tower, Error> {
         let own = artifact.tower().ok_or(Error::NoTower)?;
@@ -93,8 +110,15 @@ impl Tower {
 
     /// Fills the weights from a source that has those of the whole model.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
-        self.session
-            .fill_weights(|whole, names, sink| weights::load_some(sink, (&whole.weights, names), source, progress))
+        self.session.load(source, progress)
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub(crate) fn session_mut(&mut self) -> &mut Session {
+        &mut self.session
     }
 
     /// How images become patches.

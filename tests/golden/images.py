@@ -15,7 +15,7 @@ import families, hybrid
 from families import HERE, SMALL, Wide, make, text, write_json
 
 TOWER = dict(depth=2, hidden_size=64, intermediate_size=96, num_heads=2, patch_size=4, num_position_embeddings=16, out_hidden_size=48)
-IMAGE, START, END = 79, 78, 77
+IMAGE, START, END, VIDEO = 79, 78, 77, 76
 
 
 def language(cls, **sizes):
@@ -77,9 +77,10 @@ class Qwen:
     # Which of the images of `server/src/images` are asked about, where the bytes of their patches
     # are, and what says how they are made ready.
     images, bytes = ["larger.png", "alpha.png"], ""
-    preprocessing = dict(size=dict(shortest_edge=1024, longest_edge=4096), patch_size=4, merge_size=2, temporal_patch_size=2)
+    preprocessing = dict(image_processor_type="Qwen2VLImageProcessorFast", size=dict(shortest_edge=1024, longest_edge=4096), patch_size=4, merge_size=2,
+                         temporal_patch_size=2)
     # Special tokens, and what a template has for an image.
-    special = {END: "<|vision_end|>", START: "<|vision_start|>", IMAGE: "<|image_pad|>"}
+    special = {VIDEO: "<|video_pad|>", END: "<|vision_end|>", START: "<|vision_start|>", IMAGE: "<|image_pad|>"}
     template = "<|vision_start|><|image_pad|><|vision_end|>"
     # Rows and columns of patches of each image, and the text before, between and behind them.
     prompts = [(5, (6, 4), 7), ((2, 10), 3, (4, 4), 2), (4, (2, 2), (8, 6))]
@@ -89,7 +90,7 @@ class Qwen:
         return {}
 
     def begin(self, config):
-        config.image_token_id, config.vision_start_token_id, config.vision_end_token_id, config.video_token_id = IMAGE, START, END, 76
+        config.image_token_id, config.vision_start_token_id, config.vision_end_token_id, config.video_token_id = IMAGE, START, END, VIDEO
 
     def tokens(self, rows, columns):
         """Those of an image with so many patches."""
@@ -208,7 +209,7 @@ def tokenizer(special):
 def folder(path, of):
     """What else a model's folder has for those who ask."""
     write_json(path / "tokenizer.json", tokenizer(of.special))
-    write_json(path / "tokenizer_config.json", dict(chat_template=TEMPLATE.replace("IMAGE", of.template)))
+    write_json(path / "tokenizer_config.json", dict(chat_template=TEMPLATE.replace("IMAGE", of.template), tokenizer_class="PreTrainedTokenizerFast"))
     write_json(path / "preprocessor_config.json", dict(of.preprocessing, image_mean=[0.5] * 3, image_std=[0.5] * 3))
 
 
@@ -225,7 +226,7 @@ def answer(of, model, images, asked):
         ids = torch.tensor(tokens + made)
         top = run(of, model, ids, given, of.positions(model, ids, grids), [len(ids)])[-1].topk(2)
         made.append(int(top.indices[0]))
-        if made[-1] >= END: return None
+        if made[-1] >= VIDEO: return None
         least = min(least, float(top.values[0] - top.values[1]))
     return dict(images=images, asked=asked, tokens=made, prompt_tokens=len(tokens), margin=least)
 

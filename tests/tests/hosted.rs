@@ -97,6 +97,7 @@ fn options(rank: usize, attention: Attention) -> HostedOptions {
         rank,
         attention,
         draft: false,
+        images: Default::default(),
         stream: Stream::default(),
     }
 }

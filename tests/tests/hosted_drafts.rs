@@ -103,7 +103,8 @@ impl Framework {
         let artifact = Arc::new(case.artifact());
         let stream = Stream::default();
         let (device, attention) = (DeviceChoice::default(), Attention::Own);
-        let options = HostedOptions { device, threads: 2, rank: 0, attention, draft: true, stream };
+        let options =
+            HostedOptions { device, threads: 2, rank: 0, attention, draft: true, images: Default::default(), stream };
         let mut tensors = vec![];
         let mut hosted = match chip {
             None => Hosted::open(artifact, &options, None).expect("it opens"),

@@ -383,6 +383,7 @@ fn frameworks_are_refused_by_name() {
         rank: 0,
         attention: Attention::Own,
         draft: false,
+        images: Default::default(),
         stream: Stream::default(),
     };
     let refused = Hosted::open(artifact, &options, None).expect_err("frameworks give no images");

@@ -43,6 +43,13 @@ pub struct Written {
     pub around: [String; 2],
 }
 
+impl Tower {
+    /// Pixels of the largest image.
+    pub fn pixels(&self) -> usize {
+        self.model.max_positions * self.tiling.patch * self.tiling.patch
+    }
+}
+
 /// How an image becomes patches, and these become rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -128,7 +128,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     trusted(rules.name, &path, atomc_artifact::fingerprint(&path).map_err(fault)?, trusts)?;
     let file = Artifact::open(&path).map_err(fault)?;
     let manifest = file.manifest();
-    if let Some(option) = rules.lacks(&manifest.model.architecture, &options) {
+    if let Some(option) = rules.lacks(&manifest.model.architecture, manifest.tower.is_some(), &options) {
         let why = format!("is of a part of its models: {}'s own model would run without {option}", rules.name);
         return Err(Failure::file("check", &path, format!("{} {why}", escaped(&manifest.model.architecture))));
     }
@@ -244,5 +244,6 @@ fn held<'a>(manifest: &'a Manifest, target: &'a Target, attention: Attention) ->
         invariant: target.invariant,
         slots: target.has_slots(),
         guesses: Guesses::of(target.most_guesses(), target.draft.as_ref().map(|draft| draft.is_apart())),
+        pixels: manifest.tower.as_ref().map(|tower| tower.pixels()),
     })
 }

@@ -111,7 +111,7 @@ fn prefixes_of_recurrent_states() {
 #[test]
 fn models_of_several_parts() {
     let lacks = |architecture: &str, options: Value| {
-        RULES.lacks(architecture, options.as_object().expect("options")).unwrap_or_default()
+        RULES.lacks(architecture, true, options.as_object().expect("options")).unwrap_or_default()
     };
     let part = "Qwen3_5ForConditionalGeneration";
     assert_eq!(lacks("Qwen3_5ForCausalLM", json!({})), "");

@@ -126,7 +126,7 @@ pub const JUDGED: &[Judged] = &[
     refused("diffusion_config", "diffusion_config", &[], "a decode step has one token of each sequence"),
     refused("kv_offloading_size", "cache_config.kv_offloading_size", &[], "what is in a page is the artifact's own"),
     refused("kv_transfer_config", "kv_transfer_config", &[], "what is in a page is the artifact's own"),
-    refused("ec_transfer_config", "ec_transfer_config", &[], "there is no encoder"),
+    refused("ec_transfer_config", "ec_transfer_config", &[], "rows of images stay in the process that made them"),
     refused(
         "kv_sharing_fast_prefill",
         "cache_config.kv_sharing_fast_prefill",
@@ -153,7 +153,27 @@ pub const JUDGED: &[Judged] = &[
     compared(
         "enable_mm_embeds",
         "model_config.multimodal_config.enable_mm_embeds",
-        "off, for models with other parts beside the artifact's",
+        "off, for models with other parts beside the language part",
+    ),
+    compared(
+        "mm_processor_kwargs",
+        "model_config.multimodal_config.mm_processor_kwargs",
+        "images and frames of no more pixels than the artifact's tower takes, if it has one (`atomc compile --patches`)",
+    ),
+    compared(
+        "video_pruning_rate",
+        "model_config.multimodal_config.video_pruning_rate",
+        "0, if the artifact has a tower: all of its rows are taken",
+    ),
+    compared(
+        "mm_encoder_attn_dtype",
+        "model_config.multimodal_config.mm_encoder_attn_dtype",
+        "not given, if the artifact has a tower: its attention is in the artifact's type",
+    ),
+    compared(
+        "mm_encoder_only",
+        "model_config.multimodal_config.mm_encoder_only",
+        "off, if the artifact has a tower: it is of the language part too",
     ),
     compared("block_size", "cache_config.block_size", "a multiple of the artifact's page, if it is given"),
     compared(
@@ -170,6 +190,9 @@ pub const JUDGED: &[Judged] = &[
 
 /// Whether vLLM's block size was asked for, in addition to [`JUDGED`]: vLLM sets one if it was not.
 pub const BLOCK_SIZE_GIVEN: (&str, &str) = ("user_specified_block_size", "cache_config.user_specified_block_size");
+
+/// Whether requests are text alone.
+pub const TEXT_ALONE: (&str, &str) = ("language_model_only", "model_config.multimodal_config.language_model_only");
 
 /// Spellings of options that are judged under another name.
 pub const SPELLINGS: &[(&str, &str)] = &[
@@ -262,19 +285,18 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
     ),
     (
         Fate::Acts,
-        "a model with other parts beside the artifact's runs as the artifact with it, and as vLLM's own class without",
+        "a model with other parts runs as an artifact without a tower with it, and as vLLM's own class without",
         "language_model_only",
     ),
     (
-        Fate::CannotMatter,
-        "the models take text alone",
+        Fate::Acts,
+        "vLLM's images, for an artifact with a tower; without one the models take text alone",
         "limit_mm_per_prompt interleave_mm_strings media_io_kwargs skip_mm_profiling \
-         video_pruning_rate video_pruning_method disable_chunked_mm_input ec_manager_config enable_mm_processor_stats \
-         mm_device_do_normalize mm_encoder_attn_backend mm_encoder_attn_dtype mm_encoder_fp8_scale_path \
-         mm_encoder_fp8_scale_save_margin mm_encoder_fp8_scale_save_path mm_encoder_only mm_encoder_tp_mode \
-         mm_hasher_algorithm mm_ipc_gpu_memory_gb mm_processor_cache_gb mm_processor_cache_type mm_processor_device \
-         mm_processor_kwargs mm_shm_cache_max_object_size_mb mm_tensor_ipc",
+         disable_chunked_mm_input ec_manager_config enable_mm_processor_stats \
+         mm_device_do_normalize mm_hasher_algorithm mm_ipc_gpu_memory_gb mm_processor_cache_gb mm_processor_cache_type \
+         mm_processor_device mm_shm_cache_max_object_size_mb mm_tensor_ipc",
     ),
+    (Fate::CannotMatter, "a tower is the artifact's, on one device", "mm_encoder_attn_backend mm_encoder_tp_mode"),
     (
         Fate::CannotMatter,
         "the models have no layers of that kind",
@@ -286,7 +308,8 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
     (
         Fate::CannotMatter,
         "without effect unless its feature is on, which is refused",
-        "max_loras max_lora_rank default_mm_loras fully_sharded_loras max_cpu_loras lora_dtype lora_target_modules \
+        "video_pruning_method mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_margin mm_encoder_fp8_scale_save_path \
+         max_loras max_lora_rank default_mm_loras fully_sharded_loras max_cpu_loras lora_dtype lora_target_modules \
          enable_tower_connector_lora specialize_active_lora enable_mixed_moe_lora_format enable_moe_shared_loras \
          max_lora_cls_labels dbo_decode_token_threshold dbo_prefill_token_threshold cpu_offload_params \
          offload_num_in_group offload_prefetch_step offload_params dcp_comm_backend dcp_q_replicate \

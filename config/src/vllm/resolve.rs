@@ -30,6 +30,7 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
         options.insert("dtype".into(), json!(name));
     }
     options.entry("tensor_parallel_size").or_insert(json!(1));
+    super::images::processors(folder, options);
     if !options.contains_key("max_model_len") {
         options.insert("max_model_len".into(), json!(longest(&config, folder)));
     }

@@ -34,6 +34,9 @@ def judged_options() -> list[tuple[str, str]]:
 def known_options() -> list[str]:
     """Every option of vLLM's that has a known fate."""
 
+def towers() -> list[str]:
+    """The architectures whose artifacts may have a tower."""
+
 def settings_of(environment: Mapping[str, str]) -> dict[str, str]:
     """Our variables of an environment. A ValueError names what is unknown among them, and what is known."""
 
@@ -54,9 +57,9 @@ def compile_options(framework: str, config: str, options: str, own: bool) -> lis
     `vLLM` or `SGLang`, both as JSON. `own` says whether the artifact attends. A ValueError names an
     unsupported part of the configuration."""
 
-def lacks(framework: str, architecture: str, options: str) -> str | None:
-    """The option without which a framework's own class runs models of an architecture, of which artifacts are a part, if its
-    options, as JSON, lack it."""
+def lacks(framework: str, architecture: str, tower: bool, options: str) -> str | None:
+    """The option without which a framework's own class runs models of an architecture, of which artifacts, with a tower or
+    without, are a part, if its options, as JSON, lack it."""
 
 def interval_fault(config: str) -> str | None:
     """Why SGLang cannot tell which layers of a `config.json` attend, and what to do."""
@@ -86,6 +89,9 @@ class Artifact:
     @property
     def draft(self) -> bool:
         """Whether it has a draft that a framework can drive."""
+    @property
+    def tower(self) -> bool:
+        """Whether it has a tower, and so takes images."""
     @property
     def targets(self) -> list[str]: ...
     def page(self, target: str) -> tuple[int, int]:
@@ -235,11 +241,14 @@ class Model:
         threads: int = 0,
         attention: Literal["own", "caller"] = "own",
         draft: bool = False,
+        images: Literal["unknown", "absent", "seen"] = "unknown",
         stream: int = 0,
         allocate: Callable[[int], int] | None = None,
     ) -> None:
         """`allocate(bytes)` gives the address of zeroed memory of the device, which the caller keeps while the model lives;
-        without it the model has memory of its own. `stream` is for uploads. With `draft` the artifact's draft is driven too."""
+        without it the model has memory of its own. `stream` is for uploads. With `draft` the artifact's draft is driven too.
+        An artifact with a tower is refused if `images` are unknown: the caller gives three positions of each token. It has the tower
+        too if they are seen."""
     @property
     def target(self) -> str: ...
     @property
@@ -334,6 +343,22 @@ class Model:
     @property
     def drafted(self) -> View | None:
         """The rows that each step of the model leaves for its draft, and that steps of the draft take."""
+    @property
+    def axes(self) -> View | None:
+        """Of an artifact with a tower: the positions of a step's tokens, a row each of those of time, of rows and of columns, which
+        the caller writes between `begin` and `run`."""
+    @property
+    def sources(self) -> View | None:
+        """Of an artifact with a tower: the row of `given` that each token of a step takes, or -1, which the caller writes between
+        `begin` and `run`."""
+    @property
+    def given(self) -> View | None:
+        """Of an artifact with a tower: the rows of images that tokens of a step may take. They stay until the caller writes
+        others."""
+    def look(self, pixels: int, grids: Sequence[tuple[int, int, int]], rows: int) -> None:
+        """Has the tower make the rows of images and of frames of videos. All is in the memory of the host, by address: `pixels`
+        float32, patch after patch, as the model's processor has them, and `rows` float32, as wide as those of `given`, for what is
+        made. `grids` has for each image its frames, and its rows and columns of patches."""
     @property
     def head_input(self) -> View:
         """The rows that heads read."""

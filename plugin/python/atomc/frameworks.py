@@ -118,7 +118,9 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
     artifact = atomc.Artifact(named or beside)
     if unasked and not artifact.trusted():  # it was replaced meanwhile
         return None, logger.warning, f"{beside} was replaced by an artifact that is not trusted"
-    if option := _atomc.lacks(wanted.framework, artifact.architecture, wanted.asked):
+    if option := _atomc.lacks(
+        wanted.framework, artifact.architecture, artifact.tower, wanted.asked
+    ):
         part = f"{artifact.path} is of a part of {artifact.architecture}, which runs with {option}"
         return None, logger.warning, part
     return artifact, None, None
@@ -174,6 +176,7 @@ class Driven(torch.nn.Module):
         rank: int,
         attention: Literal["own", "caller"] = "own",
         draft: bool = False,
+        images: Literal["unknown", "absent", "seen"] = "unknown",
     ):
         super().__init__()
         self.on_host = device == "host"
@@ -185,6 +188,7 @@ class Driven(torch.nn.Module):
             rank=rank,
             attention=attention,
             draft=draft,
+            images=images,
             stream=self.stream(),
             allocate=allocate,
         )

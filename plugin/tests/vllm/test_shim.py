@@ -36,7 +36,7 @@ pytestmark = pytest.mark.short
 
 def test_size():
     """Sixty lines of these are the names of what is used of vLLM, and 170 stand in for its kernels."""
-    assert rules.lines(FILES) < 1050
+    assert rules.lines(FILES) < 1200
 
 
 def test_what_shims_share_is_small():

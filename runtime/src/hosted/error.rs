@@ -1,5 +1,6 @@
 use crate::checkpoint::{list, tensors};
 use crate::device::DeviceError;
+use crate::tower::TowerError;
 
 /// Why a framework's request was refused. Nothing has run then, unless the device failed. Fields
 /// are named as in the request.
@@ -15,7 +16,7 @@ pub enum HostedError {
     )]
     Blocks { target: String, every: usize },
     #[error(
-        "target `{target}` was compiled with --tower, for prompts with images, which frameworks do not give: `atomc run` and `atomc serve` run it"
+        "target `{target}` was compiled with --tower, for prompts with images, which this framework does not give: vLLM, `atomc run` and `atomc serve` run it"
     )]
     Tower { target: String },
     #[error("draft: {0}")]
@@ -50,6 +51,10 @@ pub enum HostedError {
     Sequence { sequence: usize, field: &'static str, detail: String },
     #[error("the artifact has no place for embeddings")]
     NoEmbedding,
+    #[error("images: the tower was not opened")]
+    NoTower,
+    #[error(transparent)]
+    Image(#[from] TowerError),
     #[error(
         "hidden: no rows are called `{name}`; the artifact has {}: `atomc compile --hidden` names layers",
         quoted(known)

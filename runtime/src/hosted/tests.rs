@@ -33,6 +33,7 @@ fn options() -> HostedOptions {
         rank: 0,
         attention: Attention::Own,
         draft: false,
+        images: Default::default(),
         stream: Stream::default(),
     }
 }

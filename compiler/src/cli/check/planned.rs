@@ -16,11 +16,12 @@ const DECODE: usize = 1;
 /// The command that makes an artifact which fits, found by compiling it.
 pub fn command(asked: &Asked, folder: &Path, target: &str) -> Result<String, Failure> {
     let (name, architecture) = (asked.rules.name, asked.config.architecture);
-    if let Some(option) = asked.rules.lacks(architecture, &asked.options) {
+    let options = (asked.rules.compile_options)(&asked.config, &asked.options, asked.attention == Attention::Own);
+    let tower = options.iter().any(|option| option == "--tower");
+    if let Some(option) = asked.rules.lacks(architecture, tower, &asked.options) {
         let why = format!("an artifact is of a part of {architecture}: {name}'s own model would run without {option}");
         return Err(Failure::new("check", why));
     }
-    let options = (asked.rules.compile_options)(&asked.config, &asked.options, asked.attention == Attention::Own);
     let options = options.into_iter().map(OsString::from);
     let more: [OsString; 4] = ["--target".into(), target.into(), "-o".into(), folder.join("model.atomc").into()];
     let words: Vec<OsString> = std::iter::once(folder.into()).chain(options).chain(more).collect();

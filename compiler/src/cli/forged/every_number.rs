@@ -148,7 +148,15 @@ fn open(file: &Path) {
     let _ = Engine::new(artifact(), &options);
     let (device, attention, stream) = (DeviceChoice::default(), Attention::Own, Stream::default());
     for draft in [false, true] {
-        let options = HostedOptions { device: device.clone(), threads: 1, rank: 0, attention, draft, stream };
+        let options = HostedOptions {
+            device: device.clone(),
+            threads: 1,
+            rank: 0,
+            attention,
+            draft,
+            images: Default::default(),
+            stream,
+        };
         let _ = Hosted::open(Arc::new(artifact()), &options, None);
     }
 }

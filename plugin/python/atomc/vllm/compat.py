@@ -34,6 +34,7 @@ NAMES = {
     "vllm.model_executor.model_loader": "register_model_loader",
     "vllm.model_executor.model_loader.default_loader": "DefaultModelLoader",
     "vllm.model_executor.models.registry": "_VLLM_MODELS",
+    "vllm.multimodal": "MULTIMODAL_REGISTRY",
     "vllm.platforms": "builtin_platform_plugins current_platform",
     "vllm.platforms.interface": "Platform PlatformEnum",
     "vllm.v1.attention.backend": "AttentionBackend AttentionCGSupport AttentionImpl AttentionMetadataBuilder CommonAttentionMetadata",
@@ -76,6 +77,17 @@ def own_class(architecture: str) -> type | None:
         within = "" if module.startswith("vllm.") else "vllm.model_executor.models."
         return getattr(import_module(within + module), name)
     return None
+
+
+def gives_images() -> bool:
+    """Whether a release gives artifacts images: of those that are tested the newest alone."""
+    return version("vllm") not in TESTED[1:]
+
+
+def input_norm(model_config) -> torch.nn.Module:
+    """What vLLM leaves of an image's preparation to the model."""
+    norms = import_module("vllm.model_executor.layers.fusion.mm_input_norm")
+    return norms.build_mm_input_norm(model_config)
 
 
 def inner_model() -> SimpleNamespace:

@@ -12,7 +12,8 @@ import atomc
 from atomc import _atomc, frameworks
 from atomc.frameworks import Refused, Wanted, setting
 
-from .compat import VllmConfig, current_platform, init_logger
+from . import compat
+from .compat import MULTIMODAL_REGISTRY, VllmConfig, current_platform, init_logger
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -44,7 +45,24 @@ def resolved(config: VllmConfig) -> tuple[str, str]:
         for name, path in _atomc.judged_options()
     ]
     asked = {name: fields(value) for name, value in found if value is not None}
+    if images(config) == "seen" and config.model_config.architecture in _atomc.towers():
+        asked["processors"] = processors(config)
     return json.dumps(facts, default=str), json.dumps(asked, default=name)
+
+
+def images(config: VllmConfig) -> Literal["unknown", "absent", "seen"]:
+    """What vLLM gives of images, if an artifact has a tower."""
+    if not compat.gives_images():
+        return "unknown"
+    return "seen" if config.model_config.supports_multimodal_inputs else "absent"
+
+
+def processors(config: VllmConfig) -> dict[str, int]:
+    """Most pixels of an image, and of a frame of a video, as vLLM's processors of the model make them."""
+    info = MULTIMODAL_REGISTRY.create_processor(config.model_config).info
+    kinds = dict(image=info.get_image_processor, video=info.get_video_processor)
+    limits = info.allowed_mm_limits
+    return {kind: of().size["longest_edge"] for kind, of in kinds.items() if limits.get(kind)}
 
 
 def name(value) -> str:

@@ -28,7 +28,9 @@ class Choice:
         began = time.perf_counter()
         if (artifact := config.find(vllm_config)) is None:
             return super().__new__(cls)
-        model = Model(vllm_config, prefix, artifact)
+        from .images import Seeing
+
+        model = (Seeing if artifact.tower else Model)(vllm_config, prefix, artifact)
         logger.info(
             "atomc: %s; opened in %.0f ms", model.engine, (time.perf_counter() - began) * 1e3
         )
@@ -78,7 +80,8 @@ class Model(Driven):
         attention, rank = config.attention(), compat.get_tensor_model_parallel_rank()
         guesses = vllm_config.speculative_config
         draft = guesses is not None and guesses.use_eagle() and artifact.draft
-        super().__init__(artifact, device(config.gpu()), rank, attention, draft)
+        images = config.images(vllm_config)
+        super().__init__(artifact, device(config.gpu()), rank, attention, draft, images)
         self.own, self.latent = attention == "own", artifact.latent
         config.check(vllm_config, artifact, self.engine)
         self.make_up(vllm_config.load_config.load_format)
@@ -162,15 +165,15 @@ class Model(Driven):
     def forward(
         self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **_
     ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]:
-        positions = positions[0] if positions.dim() == 2 else positions
+        count = positions.shape[-1]
         if measures():
-            rows = torch.zeros_like(self.hidden[:1]).expand(len(positions), -1)
+            rows = torch.zeros_like(self.hidden[:1]).expand(count, -1)
         else:
             step = lambda tokens: self.step(input_ids, positions, inputs_embeds, tokens)
-            rows = self.steps(step, len(positions))
+            rows = self.steps(step, count)
         # vLLM takes what layers leave for an EAGLE-3 head from here, in a list.
         apart = self.engine.draft and self.engine.draft_apart
-        return (rows, [self.left[: len(positions)]]) if apart else rows
+        return (rows, [self.left[:count]]) if apart else rows
 
     def step(self, ids, positions: torch.Tensor, embeds, tokens: slice) -> torch.Tensor:
         self.begin(ids, positions, tokens)
@@ -186,7 +189,8 @@ class Model(Driven):
         captures break here, not at our own attention, and fit any mixture of that size."""
         context = get_forward_context()
         batch = context.attn_metadata[next(iter(self.layers))]
-        starts, lengths, requests = share(batch, tokens, len(positions))
+        places = self.places(positions, batch)
+        starts, lengths, requests = share(batch, tokens, len(places))
         tables = [context.attn_metadata[name].block_table_tensor for name in self.names if self.own]
         # Pages of vLLM's are elsewhere while it measures; layers of one group have one table.
         if self.own:
@@ -202,18 +206,26 @@ class Model(Driven):
             for name, t in {id(t): t for t in tables}.items()
         }
         tables = [rows[id(t)] for t in tables]
-        ids, embedded = (positions.new_zeros(len(positions)), True) if ids is None else (ids, False)
-        ids, positions = ids[tokens].int(), positions[tokens].long()
+        ids, embedded = (places.new_zeros(len(places)), True) if ids is None else (ids, False)
+        ids, places = ids[tokens].int(), places[tokens].long()
         mixed = (
             BreakableCUDAGraphCapture.is_active()
             and context.cudagraph_runtime_mode == CUDAGraphMode.PIECEWISE
         )
         self.start(
-            (ids, positions, starts, lengths),
+            (ids, places, starts, lengths),
             tables,
             each=0 if mixed else self.few(batch),
             embedded=embedded,
         )
+        self.see(positions, tokens)
+
+    def places(self, positions: torch.Tensor, batch) -> torch.Tensor:
+        """The number of each token in its sequence, which text has for all of its positions."""
+        return positions[0] if positions.dim() == 2 else positions
+
+    def see(self, positions: torch.Tensor, tokens: slice) -> None:
+        """Gives the step that has begun what models that see images read of its tokens."""
 
     def few(self, batch) -> int:
         """Most tokens of a sequence in a batch, if there are kernels for so few; else 0."""

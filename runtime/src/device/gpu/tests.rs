@@ -360,6 +360,7 @@ fn a_framework_captures_and_replays_steps(vendor: Vendor) {
         rank: 0,
         attention: manifest::Attention::Own,
         draft: false,
+        images: Default::default(),
         stream: Stream(STREAM),
     };
     let mut hosted =

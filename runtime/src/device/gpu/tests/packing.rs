@@ -191,8 +191,15 @@ pub(super) fn an_update_waits_for_nothing(vendor: Vendor) {
     let device = Gpu::with_driver(fake.driver().unwrap(), &artifact, target, 0, Some(stream), 1).unwrap();
     let tensors = Tensors { driver: &*driver, stream };
     let (device_choice, attention) = (crate::DeviceChoice::default(), manifest::Attention::Own);
-    let options =
-        HostedOptions { device: device_choice, threads: 1, rank: 0, attention, draft: false, stream: Stream(STREAM) };
+    let options = HostedOptions {
+        device: device_choice,
+        threads: 1,
+        rank: 0,
+        attention,
+        draft: false,
+        images: Default::default(),
+        stream: Stream(STREAM),
+    };
     let mut hosted = Hosted::with_device(artifact.clone(), fake.target(), Box::new(device), &options, None).unwrap();
     hosted.load(&toy::Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
     let place = tensors.zeroed(VOCAB * 4);
