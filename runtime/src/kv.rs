@@ -142,7 +142,7 @@ impl Kept {
     /// The first page of `page_tokens` tokens that the next token of a sequence of `len` sees.
     pub fn first_seen(self, page_tokens: usize, len: usize) -> usize {
         match self {
-            Kept::Pages { window: 1.., .. } => (len + 1).saturating_sub(self.window()) / page_tokens,
+            Kept::Pages { window: window @ 1.., .. } => (len + 1).saturating_sub(window) / page_tokens,
             _ => 0,
         }
     }

@@ -1,16 +1,17 @@
-//! Caches that travel: retained beginnings of sequences that leave the engine go to the host's memory,
-//! and from there to files. A prompt that begins with them gets them back in place of computing them.
+//! Caches that travel: retained beginnings of sequences that leave the engine go to the host's
+//! memory, and from there to files. A prompt that begins with them gets them back in place of
+//! computing them.
 //!
 //! The prefix cache ([`crate::schedule::Prefixes`]) calls this at two places: before it drops a
 //! sequence ([`Offload::save`]), and when a prompt goes on behind what the engine itself has of it
 //! ([`Offload::bring`]). What moves are pieces ([`Piece`]): a page of a group of states, or a state
 //! behind some tokens. Their bytes are never looked at, so all kinds of caches are alike here.
 //!
-//! A piece is found by where it begins and by its tokens. Where it begins is a hash over the layout's
-//! key, who asks (an adapter's slot, a salt) and all tokens before it, block by block; so nothing is
-//! found of another artifact, other weights or another salt. Its tokens are compared themselves. Of a
-//! page that has tokens behind those of a prompt, the first are used: kernels read no entry behind a
-//! sequence's last token. A state is used behind exactly its tokens.
+//! A piece is found by where it begins and by its tokens. Where it begins is a hash over the
+//! layout's key, who asks (an adapter's slot, a salt) and all tokens before it, block by block; so
+//! nothing is found of another artifact, other weights or another salt. Its tokens are compared
+//! themselves. Of a page that has tokens behind those of a prompt, the first are used: kernels read
+//! no entry behind a sequence's last token. A state is used behind exactly its tokens.
 //!
 //! `index.rs` knows what there is and how old it is, `files.rs` has the files.
 mod files;
@@ -28,6 +29,9 @@ use crate::schedule::{Backend, Owned};
 pub use files::OffloadError;
 use files::{Files, Record};
 use index::{Index, Spot};
+
+/// Tokens that are fewer than this part of a block are computed: copying a page takes longer.
+const WORTH: usize = 4;
 
 /// A hash of all that is before a place.
 type Chain = [u8; 32];
@@ -117,8 +121,8 @@ impl Path<'_> {
 }
 
 impl Offload {
-    /// Opens the folder for files, if there is one, and finds what fits the layout in it. Files of a
-    /// cache that do not are removed.
+    /// Opens the folder for files, if there is one, and finds what fits the layout in it. Files of
+    /// a cache that do not are removed.
     pub fn new(layout: Layout, room: &Room) -> Result<Offload, OffloadError> {
         let most_files = room.files.as_ref().map_or(0, |(_, most)| *most);
         let mut index = Index::new(room.host_bytes, most_files);
@@ -140,8 +144,8 @@ impl Offload {
     }
 
     /// Keeps the pieces of a sequence that has these tokens, before the engine drops it: those that
-    /// end behind the first `from` tokens, which stay in the engine. Where a sequence can go on from
-    /// few places alone, all of them.
+    /// end behind the first `from` tokens, which stay in the engine. Where a sequence can go on
+    /// from few places alone, all of them.
     pub(crate) fn save<B: Backend + ?Sized>(
         &mut self,
         backend: &mut B,
@@ -185,7 +189,7 @@ impl Offload {
         let path = self.path(owned);
         loop {
             let tokens = self.find(&path, have);
-            if tokens <= have {
+            if tokens < have + (self.layout.block_tokens / WORTH).max(1) {
                 return Ok(have);
             }
             let mut is_whole = true;
@@ -309,8 +313,8 @@ impl Offload {
         }
     }
 
-    /// Brings both places to what they may hold: from memory the oldest go to files, and of files the
-    /// oldest are removed.
+    /// Brings both places to what they may hold: from memory the oldest go to files, and of files
+    /// the oldest are removed.
     fn trim(&mut self) {
         while let Some((name, record)) = self.index.leaves_host(self.files.is_some()) {
             if let (Some(record), Some(files)) = (record, &mut self.files) {

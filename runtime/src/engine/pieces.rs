@@ -13,7 +13,8 @@ const STAGE_BYTES: usize = 64 << 20;
 
 impl Engine {
     /// What the pieces of this engine's cache are like. Its key has all that their bytes depend on
-    /// beside tokens and who asks: the artifact, the device, whether there is a draft, and `weights`.
+    /// beside tokens and who asks: the artifact, the device, whether there is a draft, and
+    /// `weights`.
     pub fn cache_layout(&self, weights: &[u8]) -> Layout {
         let mut key = blake3::Hasher::new();
         let mut field = |bytes: &[u8]| {
@@ -78,8 +79,8 @@ impl Engine {
     }
 
     /// Lengthens a sequence, which is new or a fork, to `tokens` tokens that were computed before.
-    /// `load` has the bytes of each piece of them, as [`Engine::read_piece`] gave them. If it has not
-    /// the sequence is taken back. Returns the tokens that it has then.
+    /// `load` has the bytes of each piece of them, as [`Engine::read_piece`] gave them. If it has
+    /// not the sequence is taken back. Returns the tokens that it has then.
     pub fn bring(
         &mut self,
         sequence: SeqId,

@@ -157,8 +157,8 @@ impl Blocks {
         }
     }
 
-    /// The pages that a sequence of `len` tokens has: the first token of each, the end of its tokens,
-    /// and its number.
+    /// The pages that a sequence of `len` tokens has: the first token of each, the end of its
+    /// tokens, and its number.
     pub fn pages(&self, table: &Table, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
         let (tokens, pages) = (self.block_tokens, len.div_ceil(self.block_tokens).min(table.entries.len()));
         let held = table.given_back.min(pages)..pages;

@@ -1,13 +1,14 @@
 //! Pieces in files of one folder, a file each.
 //!
-//! A file is a header, the tokens of the piece, and its bytes. Its name is a hash of where the piece
-//! begins and of its tokens, and a checksum covers every byte. It is written under another name and
-//! renamed when it is whole, so a process that is killed leaves whole files and one unfinished one.
-//! Nothing is flushed to the disk: what a machine without power leaves half is found by the checksum.
-//! Sizes are those of the layout, never those of a header, so a file decides about no allocation.
+//! A file is a header, the tokens of the piece, and its bytes. Its name is a hash of where the
+//! piece begins and of its tokens, and a checksum covers every byte. It is written under another
+//! name and renamed when it is whole, so a process that is killed leaves whole files and one
+//! unfinished one. Nothing is flushed to the disk: what a machine without power leaves half is
+//! found by the checksum. Sizes are those of the layout, never those of a header, so a file decides
+//! about no allocation.
 //!
-//! A server has the folder for itself, by a lock. A thread of its own writes and removes; what is not
-//! written yet is read from memory. Files whose names are not as these are stay untouched.
+//! A server has the folder for itself, by a lock. A thread of its own writes and removes; what is
+//! not written yet is read from memory. Files whose names are not as these are stay untouched.
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -134,8 +135,8 @@ fn checksum(head: &[u8], tokens: &[u8], bytes: &[u8]) -> [u8; 32] {
 }
 
 impl Files {
-    /// Takes a folder, which is made if it is not there. Finds its pieces of this layout, the oldest
-    /// first. Removes unfinished files and those of any other cache.
+    /// Takes a folder, which is made if it is not there. Finds its pieces of this layout, the
+    /// oldest first. Removes unfinished files and those of any other cache.
     pub fn open(folder: &Path, layout: &Layout) -> Result<(Files, Vec<Named>), OffloadError> {
         let io = |action| fault(action, folder);
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder).map_err(io("make"))?;

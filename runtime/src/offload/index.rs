@@ -230,8 +230,8 @@ impl Index {
         Some((name, record))
     }
 
-    /// Notes that a piece in memory is in a file from now on. Gives what is to be written, unless it
-    /// was in one already.
+    /// Notes that a piece in memory is in a file from now on. Gives what is to be written, unless
+    /// it was in one already.
     fn to_files(&mut self, name: Name) -> Option<Record> {
         let entry = self.entries.get(&name).filter(|entry| entry.file.is_none())?;
         let (_, bytes) = entry.host.as_ref()?;

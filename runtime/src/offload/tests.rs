@@ -89,8 +89,8 @@ fn files(folder: &Path) -> Vec<std::path::PathBuf> {
     files
 }
 
-/// Wherever pieces go, answers are those of an engine that computes all, and a second round gets most
-/// of its prompts back.
+/// Wherever pieces go, answers are those of an engine that computes all, and a second round gets
+/// most of its prompts back.
 #[test]
 fn answers_are_those_that_are_computed() {
     let prompts = prompts(60);
@@ -121,9 +121,10 @@ fn answers_are_those_that_are_computed() {
             if slots == 0 && has_all {
                 assert!(cached[1] >= 90 && cached[2] >= 90, "{cached:?}");
             }
-            assert!(counts.tokens > 0, "{counts:?}");
-            assert_eq!(counts.host_hits > 0, host > 0);
-            assert_eq!((counts.file_hits > 0, counts.damaged), (on_disk > 0, 0));
+            // Who asks for all in turn finds the last of them alone in a place that is too small.
+            assert_eq!(counts.tokens > 0, has_all, "{counts:?}");
+            assert_eq!(counts.host_hits > 0, host == 1 << 20);
+            assert_eq!((counts.file_hits > 0, counts.damaged), (on_disk == 1 << 30, 0));
         }
     }
 }

@@ -103,8 +103,8 @@ impl Prefixes {
         self.offload.as_ref().map(Offload::counts)
     }
 
-    /// Lengthens a sequence that has the first `have` of a prompt's tokens by what that place has of
-    /// the next ones. Returns the tokens that it has then.
+    /// Lengthens a sequence that has the first `have` of a prompt's tokens by what that place has
+    /// of the next ones. Returns the tokens that it has then.
     pub fn bring<B: Backend + ?Sized>(
         &mut self,
         backend: &mut B,
