@@ -1,5 +1,5 @@
-//! Beginnings of prompts that leave an engine's cache and come back: answers are, to the last bit of
-//! how likely each token was, those of an engine that computes all.
+//! Beginnings of prompts that leave an engine's cache and come back: answers are, to the last bit
+//! of how likely each token was, those of an engine that computes all.
 //!
 //! With `ATOMC_TEST_LONG` all 500 problems of the example are asked, and without it 40.
 mod asked;
@@ -49,7 +49,36 @@ fn twice(name: &str, scheduler: &mut Scheduler<Engine>, (expect, asked): (&Answe
     cached
 }
 
-/// Kinds of caches, by a model that has them. Of those with a recurrent state snapshots come back.
+/// Asks, and then goes on behind the answers. Gives what of the later prompts was there already, in
+/// hundredths.
+fn goes_on(name: &str, alone: Engine, small: Scheduler<Engine>, asked: &[Asked]) -> u64 {
+    let (mut alone, mut small) = (Scheduler::new(alone, ALONE), small);
+    let first = ask(&mut alone, asked);
+    let more = |(number, (asked, said)): (usize, (&Asked, &Vec<(u32, u32)>))| {
+        let said = said.iter().map(|&(token, _)| token);
+        let next = [number as u32, 3, 1, 2, 5];
+        Asked { prompt: asked.prompt.iter().copied().chain(said).chain(next).collect(), ..asked.clone() }
+    };
+    let later: Vec<Asked> = asked.iter().zip(&first).enumerate().map(more).collect();
+    let second = ask(&mut alone, &later);
+    check(name, &ask(&mut small, asked), (&first, asked));
+    let before = small.counts();
+    check(name, &ask(&mut small, &later), (&second, &later));
+    let (after, now) = (small.counts(), counts(&small));
+    let cached = (after.cached_tokens - before.cached_tokens) * 100 / (after.prompt_tokens - before.prompt_tokens);
+    println!(
+        "{name}: {cached} % of later prompts, {} tokens copied back, {} hits",
+        now.tokens,
+        now.host_hits + now.file_hits
+    );
+    assert!(now.tokens > 0 && now.damaged == 0, "{name}: {now:?}");
+    cached
+}
+
+/// One request at a time, each computed anew.
+const ALONE: schedule::Options = schedule::Options { running: 1, step_tokens: 0, prefix_cache: false, speculate: 0 };
+
+/// Kinds of caches, by a model that has them.
 const KINDS: [(&str, &str); 12] = [
     ("qwen3", "keys and values of heads"),
     ("q-cache", "in bytes, with scales"),
@@ -80,17 +109,24 @@ fn all_kinds_of_caches_come_back() {
         let model = engines::Model { config: &case.config, dir: &case.dir, drafts: false, head: None };
         let compiling = Options { buckets, invariant: true, ..Options::default() };
         let [alone, small] = engines::engines(&model, compiling, [1024, 320].map(options));
-        let asked = asked(case.config.vocab);
-        let (expect, _) = answers(alone, (1, 0), &asked);
+        let asked = &short(case.config.vocab)[..8];
         let room = Room { host_bytes: MEMORY, files: None };
-        twice(&format!("{name} ({kind})"), &mut scheduler(small, &room, (3, 0)), (&expect, &asked));
+        let cached = goes_on(&format!("{name} ({kind})"), alone, scheduler(small, &room, (2, 0)), asked);
+        assert!(cached >= 60, "{name}: {cached} %");
     }
+}
+
+/// Prompts with short answers.
+fn short(vocab: usize) -> Vec<Asked> {
+    let mut asked = asked(vocab);
+    asked.iter_mut().for_each(|one| one.settings.max_new = one.settings.max_new / 2 + 3);
+    asked
 }
 
 /// The pieces of all ranks, and of all stages, are one.
 #[test]
 fn pieces_of_ranks_come_back() {
-    for (name, ranks, stages) in [("qwen3", 2, 1), ("mla-v3", 2, 1), ("hybrid-next", 1, 2)] {
+    for (name, ranks, stages) in [("llama3", 2, 1), ("mla-kimi", 2, 1), ("hybrid-next-dense", 2, 1), ("gemma3", 1, 2)] {
         let case = case(name);
         let buckets = BucketOptions { decode: vec![1, 2], each: 1, tokens: 48, rows: 6 };
         let compiling = Options { buckets, ranks, stages, invariant: true, ..Options::default() };
@@ -108,12 +144,12 @@ fn pieces_of_ranks_come_back() {
             engine.load_weights(&Checkpoint::open(&case.dir).expect("a checkpoint"), &|_, _| ()).expect("weights");
             engine
         };
-        let asked = &asked(case.config.vocab)[..8];
-        let (expect, _) = answers(engine(1024), (1, 0), asked);
+        let asked = &short(case.config.vocab)[..6];
         let folder = tempfile::tempdir().expect("a folder");
         let room = Room { host_bytes: 0, files: Some((folder.path().to_owned(), MEMORY)) };
-        let name = format!("{name} on {ranks} ranks in {stages} stages");
-        twice(&name, &mut scheduler(engine(256), &room, (2, 0)), (&expect, asked));
+        let what = format!("{name} on {ranks} ranks in {stages} stages");
+        let cached = goes_on(&what, engine(1024), scheduler(engine(256), &room, (2, 0)), asked);
+        assert!(cached >= 60, "{what}: {cached} %");
     }
 }
 
@@ -149,8 +185,8 @@ fn example_engines<const N: usize>(caches: [usize; N], head: Option<&Path>) -> [
     engines::engines(&model, compiling, caches.map(options))
 }
 
-/// A trained model's problems in two rounds, with a cache for a tenth of them: of the second round's
-/// prompts nine tenths at least are not computed, wherever they were.
+/// A trained model's problems in two rounds, with a cache for a tenth of them: of the second
+/// round's prompts nine tenths at least are not computed, wherever they were.
 #[test]
 fn problems_come_back_from_a_tenth_of_the_cache() {
     let asked = problems(if is_long() { 500 } else { 40 });

@@ -1,6 +1,6 @@
 //! A server whose cache travels to a folder: killed at any moment, restarted, and with files that
-//! others have changed. Every answer is that of a server without such a folder, to the last digit of
-//! how likely each token was.
+//! others have changed. Every answer is that of a server without such a folder, to the last digit
+//! of how likely each token was.
 //!
 //! With `ATOMC_TEST_LONG` it is killed 200 times, and without it 5 times:
 //!
@@ -162,8 +162,8 @@ fn a_server_that_is_killed_leaves_no_wrong_answer() {
     assert!(hits > 0 && cut > 0 && damaged == 0);
 }
 
-/// A server that ends leaves all that it has in files, with which the next one begins. Of files with
-/// a changed byte nothing is used.
+/// A server that ends leaves all that it has in files, with which the next one begins. Of files
+/// with a changed byte nothing is used.
 #[test]
 fn a_restart_has_the_cache_of_before() {
     let table = Table::new();

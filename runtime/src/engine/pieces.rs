@@ -24,7 +24,10 @@ impl Engine {
         field(self.artifact().fingerprint().to_string().as_bytes());
         for session in self.sessions() {
             field(session.code.name.as_bytes());
-            field(session.device.name().as_bytes());
+            // Kind, number and variant: any device of the same kind will do.
+            let name = session.device.name().split(':').filter(|part| part.parse::<usize>().is_err());
+            name.for_each(|part| field(part.as_bytes()));
+            field(session.device.product().unwrap_or_default().as_bytes());
         }
         field(&[u8::from(self.draft.is_some())]);
         field(weights);
