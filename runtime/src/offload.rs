@@ -290,7 +290,7 @@ impl Offload {
             Some(bytes) => {
                 self.counts.file_hits += 1;
                 self.counts.file_read += bytes.len() as u64;
-                self.index.to_host(name, bytes.clone());
+                self.index.put_in_host(name, bytes.clone());
                 self.trim();
                 Some(bytes)
             }

@@ -54,12 +54,15 @@ fn twice(name: &str, scheduler: &mut Scheduler<Engine>, (expect, asked): (&Answe
 fn goes_on(name: &str, alone: Engine, small: Scheduler<Engine>, asked: &[Asked]) -> u64 {
     let (mut alone, mut small) = (Scheduler::new(alone, ALONE), small);
     let first = ask(&mut alone, asked);
-    let more = |(number, (asked, said)): (usize, (&Asked, &Vec<(u32, u32)>))| {
-        let said = said.iter().map(|&(token, _)| token);
+    let more = |number: usize| {
+        let said = first[number].iter().map(|&(token, _)| token);
         let next = [number as u32, 3, 1, 2, 5];
-        Asked { prompt: asked.prompt.iter().copied().chain(said).chain(next).collect(), ..asked.clone() }
+        Asked {
+            prompt: asked[number].prompt.iter().copied().chain(said).chain(next).collect(),
+            ..asked[number].clone()
+        }
     };
-    let later: Vec<Asked> = asked.iter().zip(&first).enumerate().map(more).collect();
+    let later: Vec<Asked> = (0..asked.len()).map(more).collect();
     let second = ask(&mut alone, &later);
     check(name, &ask(&mut small, asked), (&first, asked));
     let before = small.counts();

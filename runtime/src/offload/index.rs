@@ -109,13 +109,13 @@ impl Index {
     pub fn add_host(&mut self, name: Name, record: Record) {
         let Record { spot, tokens, bytes } = record;
         self.insert(name, Entry { spot, tokens, len: bytes.len(), host: None, file: None });
-        self.to_host(name, bytes);
+        self.put_in_host(name, bytes);
     }
 
     /// Adds a piece in a file, which is younger than those before.
     pub fn add_file(&mut self, (name, spot, tokens, len): (Name, Spot, Arc<[u32]>, usize)) {
         self.insert(name, Entry { spot, tokens, len, host: None, file: None });
-        self.to_file(name);
+        self.put_in_file(name);
     }
 
     fn insert(&mut self, name: Name, entry: Entry) {
@@ -124,14 +124,14 @@ impl Index {
     }
 
     /// Puts a piece into memory as well.
-    pub fn to_host(&mut self, name: Name, bytes: Arc<[u8]>) {
+    pub fn put_in_host(&mut self, name: Name, bytes: Arc<[u8]>) {
         let at = self.now();
         let Some(entry) = self.entries.get_mut(&name).filter(|entry| entry.host.is_none()) else { return };
         entry.host = Some((at, bytes));
         self.host.add((at, name), entry.host_bytes());
     }
 
-    fn to_file(&mut self, name: Name) {
+    fn put_in_file(&mut self, name: Name) {
         let at = self.now();
         let Some(entry) = self.entries.get_mut(&name).filter(|entry| entry.file.is_none()) else { return };
         entry.file = Some(at);
@@ -222,7 +222,7 @@ impl Index {
             self.remove(name);
             return Some((name, None));
         }
-        let record = self.to_files(name);
+        let record = self.put_in_files(name);
         let entry = self.entries.get_mut(&name)?;
         if let Some((at, _)) = entry.host.take() {
             self.host.remove(at, entry.host_bytes());
@@ -232,11 +232,11 @@ impl Index {
 
     /// Notes that a piece in memory is in a file from now on. Gives what is to be written, unless
     /// it was in one already.
-    fn to_files(&mut self, name: Name) -> Option<Record> {
+    fn put_in_files(&mut self, name: Name) -> Option<Record> {
         let entry = self.entries.get(&name).filter(|entry| entry.file.is_none())?;
         let (_, bytes) = entry.host.as_ref()?;
         let record = Record { spot: entry.spot, tokens: entry.tokens.clone(), bytes: bytes.clone() };
-        self.to_file(name);
+        self.put_in_file(name);
         Some(record)
     }
 
@@ -244,7 +244,7 @@ impl Index {
     /// written.
     pub fn all_to_files(&mut self) -> Vec<(Name, Record)> {
         let names: Vec<Name> = self.host.order.values().copied().collect();
-        names.into_iter().filter_map(|name| Some((name, self.to_files(name)?))).collect()
+        names.into_iter().filter_map(|name| Some((name, self.put_in_files(name)?))).collect()
     }
 
     /// Takes the file out that was used longest ago, if there is too much.
