@@ -121,10 +121,11 @@ fn answers_are_those_that_are_computed() {
             if slots == 0 && has_all {
                 assert!(cached[1] >= 90 && cached[2] >= 90, "{cached:?}");
             }
-            // Who asks for all in turn finds the last of them alone in a place that is too small.
-            assert_eq!(counts.tokens > 0, has_all, "{counts:?}");
-            assert_eq!(counts.host_hits > 0, host == 1 << 20);
-            assert_eq!((counts.file_hits > 0, counts.damaged), (on_disk == 1 << 30, 0));
+            // In a place that is too small little may be left of what is asked in turn.
+            assert!(counts.tokens > 0 || !has_all, "{counts:?}");
+            assert!(counts.host_hits > 0 || host < 1 << 20, "{counts:?}");
+            assert!(counts.file_hits > 0 || on_disk < 1 << 30, "{counts:?}");
+            assert_eq!(counts.damaged, 0);
         }
     }
 }
