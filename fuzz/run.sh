@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:?bash fuzz/run.sh SECONDS [TARGET ...]}
 shift
 targets=("$@")
-light=(file manifest weights ir_text bodies config checkpoint gguf packed requests image) features=libfuzzer,emulator
+light=(file manifest weights ir_text bodies config checkpoint gguf packed pieces requests image) features=libfuzzer,emulator
 case ${targets[*]} in
 "") targets=("${light[@]}" code_object instructions) ;;
 light) targets=("${light[@]}") features=libfuzzer ;;

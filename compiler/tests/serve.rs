@@ -1,6 +1,8 @@
 //! The refusals of `atomc serve` before it serves, and its addresses.
 #[allow(dead_code, reason = "other tests need more of it")]
 mod common;
+#[path = "serve/offload.rs"]
+mod offload;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};

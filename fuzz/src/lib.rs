@@ -15,9 +15,11 @@ use atomc_artifact::{Artifact, encode};
 use atomc_gguf::Gguf;
 use atomc_ir::arch::Memory;
 use atomc_ir::trial::{Fill, Run, Step, Trial, need};
-use atomc_runtime::Checkpoint;
 use atomc_runtime::checkpoint::Source;
+use atomc_runtime::offload::Room;
+use atomc_runtime::schedule::toy::Toy;
 use atomc_runtime::weights::packed::Packed;
+use atomc_runtime::{Checkpoint, Offload};
 use atomc_server::images::Preparing;
 use tempfile::TempDir;
 
@@ -39,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     ("checkpoint", checkpoint),
     ("gguf", gguf),
     ("packed", packed),
+    ("pieces", pieces),
     ("requests", requests),
     ("image", image),
     #[cfg(feature = "emulator")]
@@ -173,6 +176,15 @@ pub fn packed(data: &[u8]) {
 }
 
 /// In memory where there is such a file system: a fuzzer writes thousands of files a second.
+/// A file of a cache that travels, under the name of another piece: it is looked at and removed.
+pub fn pieces(data: &[u8]) {
+    let dir = folder();
+    let file = written(&dir, &format!("{}.piece", "0".repeat(64)), data);
+    let room = Room { host_bytes: 0, files: Some((dir.path().to_owned(), 1 << 20)) };
+    let offload = Offload::new(Toy::new(8, 4).cache_layout(), &room).expect("a folder");
+    assert_eq!((offload.counts().file_bytes, file.exists()), (0, false));
+}
+
 fn folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };

@@ -47,6 +47,13 @@ fn tiny() -> String {
     config.to_string()
 }
 
+/// A page of the toy's cache, but for its name and its checksum.
+fn pieces() {
+    let [group, tokens] = [0_u32, 4].map(u32::to_le_bytes);
+    let header = [&b"atomcpc1"[..], &[7; 32], &[1; 32], &group, &tokens, &16_u64.to_le_bytes(), &[0; 32]];
+    write("pieces", "page", [&header.concat()[..], &[2; 16], &[3; 16]].concat());
+}
+
 /// Bodies of completions (0) and chats (1), and whole connections (3).
 fn requests() {
     let schema = r#"{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}"#;
@@ -117,6 +124,7 @@ fn make() {
         write("gguf", name, std::fs::read(format!("{FIXTURES}/{name}")).expect("a file"));
     }
     requests();
+    pieces();
     for seed in 0..8u64 {
         let bytes: Vec<u8> = (0..64u64).map(|i| (((i + 1) * (seed * 37 + 11) * 2_654_435_761) >> 13) as u8).collect();
         write("weights", &format!("{seed}.bin"), bytes);

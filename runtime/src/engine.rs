@@ -2,6 +2,7 @@
 //! step touches.
 mod draft;
 mod origin;
+mod pieces;
 mod select;
 
 pub use draft::Chosen;

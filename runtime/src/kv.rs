@@ -18,11 +18,13 @@
 //! begin like it, snapshots of its last state are kept after some of its blocks, in slots that no
 //! sequence has.
 mod blocks;
+mod pieces;
 mod resume;
 mod snapshots;
 
 use crate::states::SLOTS;
 use blocks::{Blocks, Table};
+pub use pieces::Piece;
 use snapshots::{Mark, Snapshots};
 use std::ops::Range;
 
@@ -135,6 +137,19 @@ impl Kept {
     /// if it is not the only slot, and those behind its tokens.
     pub fn entries(self) -> usize {
         if self.ring() > 1 { self.ring() + 1 } else { 1 }
+    }
+
+    /// The first page of `page_tokens` tokens that the next token of a sequence of `len` sees.
+    pub fn first_seen(self, page_tokens: usize, len: usize) -> usize {
+        match self {
+            Kept::Pages { window: window @ 1.., .. } => (len + 1).saturating_sub(window) / page_tokens,
+            _ => 0,
+        }
+    }
+
+    /// Keys that a token sees; 0 for all.
+    pub fn window(self) -> usize {
+        if let Kept::Pages { window, .. } = self { window } else { 0 }
     }
 
     /// The number of units, with `blocks` blocks of tokens in the cache and slots for `slots`

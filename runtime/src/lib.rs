@@ -23,7 +23,7 @@
 //! tokens. `capi.rs` is the C interface (`include/atomc.h` is generated), which `runtime/c/` builds
 //! as a library. A framework drives `hosted.rs` instead of the engine. `trust.rs` is the list of
 //! artifacts that a user trusts, `signature.rs` checks the signature of an artifact's maker.
-//! `adapters.rs` reads LoRA adapters.
+//! `adapters.rs` reads LoRA adapters. `offload.rs` keeps what leaves the cache.
 //! `ranks.rs` runs a step on several devices. `probe.rs` runs one launch of a plan alone.
 //! `sight.rs` has the places of
 //! images in sequences, `tower.rs` makes rows of them.
@@ -44,6 +44,7 @@ pub mod generate;
 pub mod hosted;
 pub mod kv;
 pub mod memory;
+pub mod offload;
 pub mod pool;
 pub mod probe;
 mod ranks;
@@ -68,6 +69,7 @@ pub use error::Error;
 pub use generate::{Answer, Finish, Guesses, Params};
 pub use hosted::{Hosted, HostedOptions};
 pub use kv::{Fork, KvError, SeqId};
+pub use offload::{Offload, OffloadError};
 pub use pool::Pool;
 pub use sample::{Sampler, Sampling, SamplingError, greedy};
 pub use signature::SignatureError;

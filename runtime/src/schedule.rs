@@ -22,11 +22,12 @@ pub mod toy;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::offload::{self, Offload};
 use crate::{DeviceError, KvError, Request, SeqId, StepError, Want};
 
 pub use backend::{Backend, Limits, Row};
 pub use choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Penalties, Progress, Settings, likelihood};
-pub use prefix::{Match, Owned, Prefixes};
+pub use prefix::{Match, Owned, Prefixes, common};
 pub use task::{End, Job, JobError, Output, Party, Salt, Why};
 
 use task::{Event, Part, Seen, Task};
@@ -145,9 +146,20 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
+    /// The same, with a place for retained beginnings that leave the engine's cache.
+    pub fn with_offload(mut self, offload: Offload) -> Scheduler<B> {
+        self.prefixes.leave_to(offload);
+        self
+    }
+
     /// Sizes that do not change.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Counts of what leaves the engine's cache, if it has a place to go.
+    pub fn offloaded(&self) -> Option<offload::Counts> {
+        self.prefixes.offloaded()
     }
 
     /// Counts since the start.
@@ -222,6 +234,12 @@ impl<B: Backend> Scheduler<B> {
         let cleared = self.prefixes.clear(&mut self.backend);
         self.settle(cleared);
         (self.backend, self.failed)
+    }
+
+    /// Leaves all retained beginnings to the place for them, if there is one, before the end.
+    pub fn save(&mut self) {
+        let saved = self.prefixes.save(&mut self.backend);
+        self.settle(saved);
     }
 
     /// Continues after a panic in a step: every sequence is dropped.

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use atomc_runtime::offload;
+
 use crate::schedule::{Backend, Counts, Gauges, Job, JobError, Limits, Options, Scheduler};
 
 /// How often a scheduler without requests looks whether it should end.
@@ -28,6 +30,8 @@ pub enum Refused {
 pub struct Snapshot {
     /// Counts since the start.
     pub counts: Counts,
+    /// Counts of what leaves the engine's cache, if it has a place to go.
+    pub offloaded: Option<offload::Counts>,
     /// Where it stands.
     pub gauges: Gauges,
     /// Why no request can be served any more, if that is so.
@@ -68,8 +72,15 @@ pub fn start<B: Backend + 'static>(
     options: Options,
     queue: usize,
 ) -> std::io::Result<(Handle, JoinHandle<()>)> {
+    start_with(Scheduler::new(backend, options), queue)
+}
+
+/// The same with a scheduler.
+pub fn start_with<B: Backend + 'static>(
+    scheduler: Scheduler<B>,
+    queue: usize,
+) -> std::io::Result<(Handle, JoinHandle<()>)> {
     let (sender, receiver) = channel();
-    let scheduler = Scheduler::new(backend, options);
     let shared = Arc::new(Shared {
         limits: scheduler.limits(),
         waiting: AtomicUsize::new(0),
@@ -126,6 +137,7 @@ fn run<B: Backend>(mut scheduler: Scheduler<B>, receiver: &Receiver<Vec<Job>>, s
         let (open, new) = receive(&mut scheduler, receiver);
         counted += new;
         if scheduler.is_idle() && (!open || shared.ending().is_some()) {
+            scheduler.save();
             return;
         }
         if shared.ending().is_some_and(|end| Instant::now() >= end) {
@@ -176,7 +188,7 @@ fn count(counted: &mut usize, now: usize, waiting: &AtomicUsize) {
 fn tell<B: Backend>(scheduler: &Scheduler<B>, shared: &Shared, down: Option<String>) {
     let gauges = scheduler.gauges();
     let down = down.or_else(|| scheduler.down().map(str::to_owned));
-    let said = Snapshot { counts: scheduler.counts(), gauges, down };
+    let said = Snapshot { counts: scheduler.counts(), offloaded: scheduler.offloaded(), gauges, down };
     *shared.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
 }
 

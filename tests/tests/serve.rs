@@ -1,120 +1,18 @@
 //! Answers under load are those of lone requests, to the last bit of how likely each token was:
 //! with prompts cut anywhere, beginnings taken from others, requests computed again, and what a
 //! draft guesses.
+mod asked;
 mod engines;
 
-use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
 use atomc::driver::Options;
 use atomc_config::Adapters;
 use atomc_passes::BucketOptions;
 use atomc_runtime::adapters::Adapter;
-use atomc_runtime::{Checkpoint, Engine, EngineOptions, Sampling};
-use atomc_server::schedule::{
-    self, Chosen, Counts, End, Job, JobError, Likelihood, Output, Party, Scheduler, Settings,
-};
-use atomc_tests::random::Random;
-use atomc_tests::{Case, cases, cases_of_experts, cases_with_states};
+use atomc_runtime::{Checkpoint, EngineOptions};
 
-const CONTEXT: usize = 256;
-
-fn case(name: &str) -> Case {
-    let found = [cases(), cases_of_experts(), cases_with_states()].into_iter().flatten().find(|case| case.name == name);
-    let mut case = found.unwrap_or_else(|| panic!("no case {name}"));
-    case.config.context = CONTEXT;
-    case
-}
-
-/// What was said: tokens, each with the bits of how likely it was.
-type Said = Arc<Mutex<Vec<(u32, u32)>>>;
-
-struct Ear(Said);
-
-impl Output for Ear {
-    fn begin(&mut self, _: usize, _: Vec<Likelihood>) {}
-
-    fn token(&mut self, chosen: Chosen) -> ControlFlow<()> {
-        let likely = chosen.likelihood.map_or(0, |likelihood| likelihood.logprob.to_bits());
-        self.0.lock().expect("no panic").push((chosen.token, likely));
-        ControlFlow::Continue(())
-    }
-
-    fn end(self: Box<Self>, end: Result<End, JobError>) {
-        end.expect("an answer");
-    }
-
-    fn is_gone(&self) -> bool {
-        false
-    }
-}
-
-/// A prompt, and how it is answered.
-#[derive(Clone)]
-struct Asked {
-    prompt: Vec<u32>,
-    settings: Settings,
-    /// The slot of its adapter.
-    adapter: Option<usize>,
-}
-
-/// What was said of each request.
-type Answers = Vec<Vec<(u32, u32)>>;
-
-fn answers(engine: Engine, (running, speculate): (usize, usize), asked: &[Asked]) -> (Answers, Counts) {
-    let options = schedule::Options { running, step_tokens: 0, prefix_cache: running > 1, speculate };
-    let mut scheduler = Scheduler::new(engine, options);
-    let mut said = vec![];
-    for (index, Asked { prompt, settings, adapter }) in asked.iter().cloned().enumerate() {
-        let ear = Said::default();
-        let output = Box::new(Ear(ear.clone()));
-        scheduler.add(vec![Job {
-            prompt,
-            party: Party { adapter, salt: None },
-            images: None,
-            settings,
-            guide: None,
-            output,
-        }]);
-        said.push(ear);
-        // Some come while others are under way.
-        (0..index % 3).for_each(|_| scheduler.step());
-    }
-    for _ in 0..20_000 {
-        if scheduler.is_idle() {
-            break;
-        }
-        scheduler.step();
-    }
-    assert!(scheduler.is_idle() && scheduler.down().is_none());
-    (said.iter().map(|said| said.lock().expect("no panic").clone()).collect(), scheduler.counts())
-}
-
-fn asked(vocab: usize) -> Vec<Asked> {
-    let mut random = Random(11);
-    let beginnings = [random.tokens(70, vocab), random.tokens(100, vocab)];
-    let one = |index: usize| {
-        let shared = &beginnings[index % 2][..[0, 40, 70, 64][index / 2 % 4]];
-        let own = 1 + random.below(40);
-        let prompt = [shared, &random.tokens(own, vocab)].concat();
-        let temperature = if index.is_multiple_of(3) { 0.8 } else { 0.0 };
-        let sampling = Sampling { temperature, seed: index as u64, ..Sampling::default() };
-        // Requests without likelihoods are greedy steps of the engine's own, if a step has no
-        // others.
-        let logprobs = (index % 4 < 2).then_some(1);
-        let settings = Settings { max_new: 20 + index * 7 % 60, sampling, logprobs, ..Settings::default() };
-        Asked { prompt, settings, adapter: None }
-    };
-    (0..20).map(one).collect()
-}
-
-fn check(name: &str, found: &Answers, (expect, asked): (&Answers, &[Asked])) {
-    for (index, (found, expect)) in found.iter().zip(expect).enumerate() {
-        assert_eq!(found.len(), asked[index].settings.max_new, "{name}: request {index}");
-        assert_eq!(found, expect, "{name}: request {index}");
-    }
-}
+use asked::{Asked, CONTEXT, answers, asked, case, check};
 
 /// With a cache that has room for some requests, and with one where they are in each other's way.
 #[test]

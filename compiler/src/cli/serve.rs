@@ -1,5 +1,6 @@
 //! `atomc serve`: a model over HTTP, as OpenAI's interface has it.
 mod access;
+mod offload;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,12 +13,13 @@ use atomc_server::api::{Access, Defaults, Metrics, Service};
 use atomc_server::eyes::Eyes;
 use atomc_server::grammar::{FormLimits, Grammars};
 use atomc_server::images::{Preparing, Prompting};
-use atomc_server::schedule::Options;
+use atomc_server::schedule::{Options, Scheduler};
 use atomc_server::serve;
 use atomc_server::text::Text;
 use atomc_server::worker::{self, Handle};
 
 use self::access::AccessArgs;
+use self::offload::OffloadArgs;
 use super::engine::{EngineArgs, Sequences};
 use super::failure::{Failure, tell};
 use super::guesses::GuessArgs;
@@ -71,6 +73,8 @@ pub struct Args {
     /// Compute each prompt anew, also where others began like it
     #[arg(long)]
     no_prefix_cache: bool,
+    #[command(flatten)]
+    offload: OffloadArgs,
     /// Folder below which requests may name images as `file://` addresses [default: none]
     #[arg(long, value_name = "FOLDER")]
     image_folder: Option<PathBuf>,
@@ -115,7 +119,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let artifact = args.engine.artifact()?;
     let eyes = eyes(args, &artifact, (&files, &text))?;
     let sequences = Sequences { at_once: args.parallel, cache_tokens: args.cache_tokens };
-    let engine = args.engine.serving(artifact, &sequences, &args.guesses)?;
+    let mut engine = args.engine.serving(artifact, &sequences, &args.guesses)?;
     let stop = engine.model().stop.clone();
     let options = Options {
         running: args.parallel,
@@ -124,7 +128,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         speculate: args.guesses.speculate,
     };
     let about = about(&engine, &access);
-    let (handle, thread) = worker::start(engine, options, args.queue).map_err(|e| Failure::new("threads", e))?;
+    let offload = args.offload.open(&mut engine)?;
+    let mut scheduler = Scheduler::new(engine, options);
+    if let Some(offload) = offload {
+        scheduler = scheduler.with_offload(offload);
+    }
+    let (handle, thread) = worker::start_with(scheduler, args.queue).map_err(|e| Failure::new("threads", e))?;
     let model = Model { text: Arc::new(text), eyes, stop, defaults, files: &files };
     let service = service(args, handle.clone(), model, access);
     let name = service.names[0].clone();

@@ -100,7 +100,7 @@ impl Blocks {
 
     /// The first block that the next token of a sequence of `len` tokens sees.
     fn first_seen(&self, len: usize) -> usize {
-        if self.window == 0 { 0 } else { (len + 1).saturating_sub(self.window) / self.block_tokens }
+        self.kept.first_seen(self.block_tokens, len)
     }
 
     /// Whether all pages are there that a token after the first `tokens` of a sequence sees.
@@ -155,6 +155,31 @@ impl Blocks {
             let Some(block) = self.take() else { break };
             table.entries.push(block);
         }
+    }
+
+    /// The pages that a sequence of `len` tokens has: the first token of each, the end of its
+    /// tokens, and its number.
+    pub fn pages(&self, table: &Table, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+        let (tokens, pages) = (self.block_tokens, len.div_ceil(self.block_tokens).min(table.entries.len()));
+        let held = table.given_back.min(pages)..pages;
+        let entries = table.entries[held.clone()].iter().zip(held);
+        entries.map(move |(&page, index)| (index * tokens, ((index + 1) * tokens).min(len), page as usize))
+    }
+
+    /// Blocks that a table lacks so that the sequence resumes after `len` tokens.
+    pub fn lacks_to_resume(&self, table: &Table, len: usize) -> usize {
+        self.entries(len).saturating_sub(table.entries.len().max(self.first_seen(len)))
+    }
+
+    /// Gives a table the blocks that tokens after the first `len` of a sequence see.
+    pub fn resume(&mut self, table: &mut Table, len: usize) {
+        self.give_back(table, len);
+        let seen = self.first_seen(len);
+        if table.entries.len() < seen {
+            table.entries.resize(seen, 0);
+            table.given_back = seen;
+        }
+        self.extend(table, len);
     }
 
     /// Puts the slots of a table into the order of a step: that of the state which it goes on from,

@@ -161,7 +161,7 @@ impl Kv {
     }
 
     /// Whether a slot of a sequence has the state behind its first `tokens` tokens.
-    fn has_state(&self, sequence: &Sequence, tokens: usize) -> bool {
+    pub(super) fn has_state(&self, sequence: &Sequence, tokens: usize) -> bool {
         (sequence.first_state..=sequence.len).contains(&tokens)
     }
 

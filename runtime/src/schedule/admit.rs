@@ -131,6 +131,10 @@ impl<B: Backend> Scheduler<B> {
         }
         match self.fits(sequence, task.tokens.len()) {
             Ok(true) => {
+                let fed = match self.bring(task, sequence, fed) {
+                    Ok(fed) => fed,
+                    Err(error) => return Turn::Failed(error),
+                };
                 (task.sequence, task.fed) = (Some(sequence), fed);
                 self.counts.prompt_tokens += task.tokens.len() as u64;
                 self.counts.cached_tokens += fed as u64;
@@ -142,6 +146,16 @@ impl<B: Backend> Scheduler<B> {
             },
             Err(error) => Turn::Failed(error),
         }
+    }
+
+    /// Lengthens a sequence by what has left the cache of its task's tokens, if that is looked up.
+    /// The last token is always computed, for its logits.
+    fn bring(&mut self, task: &Task, sequence: SeqId, fed: usize) -> Result<usize, StepError> {
+        if !self.options.prefix_cache || !task.may_share() {
+            return Ok(fed);
+        }
+        let tokens = &task.tokens[..task.tokens.len() - 1];
+        self.prefixes.bring(&mut self.backend, sequence, (Owned { party: &task.party, tokens }, fed))
     }
 
     /// Whether a sequence has room for `tokens` tokens and one more, in addition to the tokens that

@@ -1,4 +1,5 @@
 //! The scheduler's interface to an engine, so that its tests need none.
+use crate::kv::Piece;
 use crate::manifest::{PlanKind, StateGroup};
 use crate::sight::Images;
 use crate::{self as runtime, Engine, Fork, KvError, Request, SeqId, StepError};
@@ -57,6 +58,20 @@ pub trait Backend: Send {
 
     /// As [`Engine::drop_sequence`].
     fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError>;
+
+    /// As [`Engine::pieces`].
+    fn pieces(&mut self, sequence: SeqId) -> Result<Vec<Piece>, StepError>;
+
+    /// As [`Engine::read_piece`].
+    fn read_piece(&mut self, piece: &Piece) -> Result<Vec<u8>, StepError>;
+
+    /// As [`Engine::bring`].
+    fn bring(
+        &mut self,
+        sequence: SeqId,
+        tokens: usize,
+        load: &mut dyn FnMut(&Piece) -> Option<Arc<[u8]>>,
+    ) -> Result<usize, StepError>;
 
     /// Whether sequences, or new ones, have room to grow to the given number of tokens each, all of
     /// them together.
@@ -123,6 +138,23 @@ impl<E: BorrowMut<Engine> + Send> Backend for E {
 
     fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError> {
         Engine::drop_sequence(self.borrow_mut(), sequence)
+    }
+
+    fn pieces(&mut self, sequence: SeqId) -> Result<Vec<Piece>, StepError> {
+        Engine::pieces(self.borrow(), sequence)
+    }
+
+    fn read_piece(&mut self, piece: &Piece) -> Result<Vec<u8>, StepError> {
+        Engine::read_piece(self.borrow_mut(), piece)
+    }
+
+    fn bring(
+        &mut self,
+        sequence: SeqId,
+        tokens: usize,
+        load: &mut dyn FnMut(&Piece) -> Option<Arc<[u8]>>,
+    ) -> Result<usize, StepError> {
+        Engine::bring(self.borrow_mut(), sequence, tokens, load)
     }
 
     fn has_room(&self, growing: &[(Option<SeqId>, usize)]) -> Result<(), KvError> {

@@ -7,8 +7,11 @@
 //! the end of the parent, so that tokens of later use stay.
 //!
 //! Each party has a tree of its own: a prompt of one never finds tokens of another.
+//!
+//! Leaves that are dropped for memory may go to a place outside the engine ([`Offload`]).
 use std::collections::BTreeMap;
 
+use crate::offload::{self, Offload};
 use crate::{SeqId, StepError};
 
 use super::backend::Backend;
@@ -27,6 +30,8 @@ pub struct Prefixes {
     leaves: usize,
     /// Most leaves.
     most: usize,
+    /// Where leaves go that are dropped for memory.
+    offload: Option<Offload>,
 }
 
 #[derive(Debug, Default)]
@@ -84,7 +89,41 @@ impl Prefixes {
             clock: 0,
             leaves: 0,
             most,
+            offload: None,
         }
+    }
+
+    /// Has leaves that are dropped for memory go to another place.
+    pub fn leave_to(&mut self, offload: Offload) {
+        self.offload = Some(offload);
+    }
+
+    /// Counts of that place.
+    pub fn offloaded(&self) -> Option<offload::Counts> {
+        self.offload.as_ref().map(Offload::counts)
+    }
+
+    /// Lengthens a sequence that has the first `have` of a prompt's tokens by what that place has
+    /// of the next ones. Returns the tokens that it has then.
+    pub fn bring<B: Backend + ?Sized>(
+        &mut self,
+        backend: &mut B,
+        sequence: SeqId,
+        prompt: (Owned, usize),
+    ) -> Result<usize, StepError> {
+        match &mut self.offload {
+            Some(offload) => offload.bring(backend, sequence, prompt),
+            None => Ok(prompt.1),
+        }
+    }
+
+    /// Has everything go to that place, and to files if it has some.
+    pub fn save<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<(), StepError> {
+        if self.offload.is_some() {
+            while self.evict(backend)? {}
+        }
+        self.offload.iter_mut().for_each(Offload::flush);
+        Ok(())
     }
 
     /// Sequences that are retained.
@@ -141,8 +180,11 @@ impl Prefixes {
         let leaves = self.nodes.iter().enumerate().filter(|(_, node)| node.sequence.is_some());
         let Some((leaf, _)) = leaves.min_by_key(|(_, node)| node.used) else { return Ok(false) };
         let Some(sequence) = self.nodes[leaf].sequence.take() else { return Ok(false) };
+        let left = self.leave(backend, leaf, sequence);
         let parent = self.remove(leaf);
         self.leaves -= 1;
+        // It is dropped even if it could not be left.
+        left.or_else(|error| backend.drop_sequence(sequence).and(Err(error)))?;
         let Some(parent) = parent.filter(|&parent| self.is_bare(parent)) else {
             backend.drop_sequence(sequence)?;
             return Ok(true);
@@ -162,10 +204,30 @@ impl Prefixes {
         Ok(true)
     }
 
-    /// Lets go of everything.
+    /// Has a leaf go to the place outside the engine, except for what its parent has too.
+    fn leave<B: Backend + ?Sized>(&mut self, backend: &mut B, leaf: usize, sequence: SeqId) -> Result<(), StepError> {
+        let Some(mut offload) = self.offload.take() else { return Ok(()) };
+        let (mut edges, mut at) = (vec![], leaf);
+        while let Some(parent) = self.nodes[at].parent {
+            edges.push(&self.nodes[at].edge[..]);
+            at = parent;
+        }
+        edges.reverse();
+        let from = self.end(leaf) - self.nodes[leaf].edge.len();
+        let party = self.roots.iter().find(|(_, root)| **root == at).map(|(party, _)| party);
+        let saved = party.map_or(Ok(()), |party| {
+            let tokens = edges.concat();
+            offload.save(backend, sequence, (Owned { party, tokens: &tokens }, from))
+        });
+        self.offload = Some(offload);
+        saved
+    }
+
+    /// Lets go of everything in the engine.
     pub fn clear<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<(), StepError> {
         let sequences: Vec<SeqId> = self.nodes.iter_mut().filter_map(|node| node.sequence.take()).collect();
-        *self = Prefixes::new(self.block, self.most);
+        let offload = self.offload.take();
+        *self = Prefixes { offload, ..Prefixes::new(self.block, self.most) };
         // All of them, even if one fails.
         sequences.into_iter().map(|sequence| backend.drop_sequence(sequence)).fold(Ok(()), Result::and)
     }

@@ -3,7 +3,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::kv::{Kept, Kv, Sizes};
+use crate::kv::{BlockCopy, Kept, Kv, Piece, Sizes};
+use crate::offload::{Group, Layout};
 use crate::sight::Images;
 use crate::{self as runtime, DeviceError, Fork, KvError, Request, SeqId, StepError, Want};
 
@@ -50,6 +51,8 @@ pub struct Toy {
     rows: usize,
     /// The draft fails when it is asked.
     pub failing_draft: bool,
+    /// The tokens in each unit of its cache, by group, if it is looked into.
+    memory: Option<HashMap<(usize, usize), Vec<u32>>>,
 }
 
 /// Slots of a sequence: as many tokens as its steps verify.
@@ -88,6 +91,42 @@ impl Toy {
             draft: None,
             rows: 3,
             failing_draft: false,
+            memory: None,
+        }
+    }
+
+    /// The engine with a cache that has bytes.
+    pub fn with_memory(self) -> Toy {
+        Toy { memory: Some(HashMap::new()), ..self }
+    }
+
+    /// What the pieces of its cache are like.
+    pub fn cache_layout(&self) -> Layout {
+        let of = |kept: Kept, tokens: usize| Group { kept, page_tokens: BLOCK, bytes: tokens * size_of::<u32>() };
+        let mut groups = vec![of(Kept::ALL, BLOCK)];
+        // Each state has its number of tokens, and the tokens.
+        groups.extend((self.slots > 0).then(|| of(Kept::Slots { ring: RING }, self.positions + 1)));
+        Layout { key: [7; 32], block_tokens: BLOCK, groups }
+    }
+
+    /// Writes a sequence's last token into its cache.
+    fn note(&mut self, sequence: SeqId) -> Result<(), StepError> {
+        let Some(memory) = &mut self.memory else { return Ok(()) };
+        let held = &self.held[&sequence];
+        for Piece { group, start, end, unit } in self.kv.pieces(sequence)? {
+            if end == held.len() {
+                memory.insert((group, unit), if group == 0 { held[start..].to_vec() } else { held.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the copies that its cache has noted.
+    fn copy(&mut self) {
+        for BlockCopy { group, from, to } in self.kv.take_copies() {
+            let Some(memory) = &mut self.memory else { continue };
+            let tokens = memory.get(&(group, from)).cloned().unwrap_or_default();
+            memory.insert((group, to), tokens);
         }
     }
 
@@ -118,11 +157,12 @@ impl Toy {
             let mut rows = vec![];
             for &token in request.tokens {
                 self.kv.grow(request.sequence, 1)?;
-                self.kv.keep_snapshot(request.sequence)?;
-                self.kv.take_copies().for_each(drop);
                 let held = self.held.get_mut(&request.sequence).expect("it was added");
                 held.push(token);
                 rows.push(logits(held, self.vocab));
+                self.note(request.sequence)?;
+                self.kv.keep_snapshot(request.sequence)?;
+                self.copy();
             }
             all.push(match request.logits {
                 Want::Nothing => vec![],
@@ -199,14 +239,14 @@ impl Backend for Toy {
 
     fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {
         let fork = self.kv.fork(sequence, tokens)?;
-        self.kv.take_copies().for_each(drop);
+        self.copy();
         self.held.insert(fork.sequence, self.held[&sequence][..fork.tokens].to_vec());
         Ok(fork)
     }
 
     fn rewind(&mut self, sequence: SeqId, tokens: usize) -> Result<usize, StepError> {
         let left = self.kv.rewind(sequence, tokens)?;
-        self.kv.take_copies().for_each(drop);
+        self.copy();
         self.held.get_mut(&sequence).expect("it was added").truncate(left);
         Ok(left)
     }
@@ -214,6 +254,50 @@ impl Backend for Toy {
     fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError> {
         self.held.remove(&sequence);
         Ok(self.kv.drop_sequence(sequence)?)
+    }
+
+    fn pieces(&mut self, sequence: SeqId) -> Result<Vec<Piece>, StepError> {
+        Ok(self.kv.pieces(sequence)?)
+    }
+
+    fn read_piece(&mut self, piece: &Piece) -> Result<Vec<u8>, StepError> {
+        let tokens = &self.memory.as_ref().expect("it has memory")[&(piece.group, piece.unit)];
+        let of_page = (tokens.clone(), BLOCK);
+        let of_state = || ([&[tokens.len() as u32], &tokens[..]].concat(), self.positions + 1);
+        let (mut tokens, room) = if piece.group == 0 { of_page } else { of_state() };
+        tokens.resize(room, 0);
+        Ok(tokens.into_iter().flat_map(u32::to_le_bytes).collect())
+    }
+
+    fn bring(
+        &mut self,
+        sequence: SeqId,
+        tokens: usize,
+        load: &mut dyn FnMut(&Piece) -> Option<Arc<[u8]>>,
+    ) -> Result<usize, StepError> {
+        let before = self.held[&sequence].len();
+        let (mut states, mut pages) = (vec![], self.held[&sequence].clone());
+        for piece in self.kv.bring(sequence, tokens)? {
+            let Some(bytes) = load(&piece) else {
+                return self.rewind(sequence, before);
+            };
+            let loaded: Vec<u32> = bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+            let Piece { group, start, end, unit } = piece;
+            let own = if group == 0 { &loaded[..end - start] } else { &loaded[1..=loaded[0] as usize] };
+            self.memory.as_mut().expect("it has memory").insert((group, unit), own.to_vec());
+            if group == 0 {
+                pages.truncate(start);
+                pages.extend(own);
+            } else {
+                states.push(own.to_vec());
+            }
+        }
+        // A page alone, or a state alone, that is another's would show in answers.
+        states.iter().for_each(|state| assert_eq!(*state, pages));
+        self.held.insert(sequence, pages);
+        self.kv.keep_snapshot(sequence)?;
+        self.copy();
+        Ok(tokens)
     }
 
     fn has_room(&self, growing: &[(Option<SeqId>, usize)]) -> Result<(), KvError> {

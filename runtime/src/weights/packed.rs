@@ -184,7 +184,8 @@ fn chunks(bytes: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
     (0..bytes).step_by(CHUNK_BYTES).map(move |start| start..(start + CHUNK_BYTES).min(bytes))
 }
 
-fn checksums(bytes: &[u8], pool: &mut Pool) -> String {
+/// The checksums of the chunks of bytes, one after the other.
+pub(crate) fn checksums(bytes: &[u8], pool: &mut Pool) -> String {
     let chunks: Vec<Range<usize>> = chunks(bytes.len()).collect();
     let sums: Vec<OnceLock<blake3::Hash>> = chunks.iter().map(|_| OnceLock::new()).collect();
     pool.for_each(chunks.len(), |index| _ = sums[index].set(blake3::hash(&bytes[chunks[index].clone()])));

@@ -8,6 +8,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 
 use super::Shared;
+use atomc_runtime::offload;
+
 use crate::schedule::{End, JobError, Why};
 
 /// Upper ends of the buckets of times, in milliseconds.
@@ -74,6 +76,21 @@ impl Metrics {
     }
 }
 
+/// What has left the engine's cache.
+fn render_offloaded(counts: &offload::Counts, one: &mut impl FnMut(&str, &str, &str, u64)) {
+    let read = "pieces of the cache that were copied back from";
+    let there = "pieces of the cache in";
+    one("offload_tokens_total", "counter", "Cached tokens of prompts that were copied back.", counts.tokens);
+    one("offload_host_hits_total", "counter", &format!("The {read} the host's memory."), counts.host_hits);
+    one("offload_host_read_bytes_total", "counter", &format!("Bytes of {read} the host's memory."), counts.host_read);
+    one("offload_file_hits_total", "counter", &format!("The {read} files."), counts.file_hits);
+    one("offload_file_read_bytes_total", "counter", &format!("Bytes of {read} files."), counts.file_read);
+    one("offload_saved_bytes_total", "counter", "Bytes of pieces that left the engine's cache.", counts.saved);
+    one("offload_files_damaged_total", "counter", "Files that were not as they were written.", counts.damaged);
+    one("offload_host_bytes", "gauge", &format!("Bytes of {there} the host's memory."), counts.host_bytes);
+    one("offload_file_bytes", "gauge", &format!("Bytes of {there} files."), counts.file_bytes);
+}
+
 /// The page.
 pub async fn render(State(service): State<Shared>) -> Response {
     let (said, limits) = (service.handle.said(), service.handle.limits());
@@ -96,6 +113,9 @@ pub async fn render(State(service): State<Shared>) -> Response {
     one("guessed_tokens_total", "counter", "Tokens that the draft guessed and steps verified.", counts.guesses_made);
     one("guessed_tokens_right_total", "counter", "Of these, those that were right.", counts.guesses_right);
     one("preemptions_total", "counter", "Requests that gave their part of the cache back.", counts.preempted);
+    if let Some(counts) = &said.offloaded {
+        render_offloaded(counts, &mut one);
+    }
     let metrics = &service.metrics;
     _ = writeln!(out, "# HELP atomc_requests_total Answers, by how they ended.\n# TYPE atomc_requests_total counter");
     let ends = [
