@@ -1,7 +1,8 @@
 //! The trained example models solve all 500 held-out problems, as they do with transformers,
 //! through the binary; on an emulated GPU the first 6 of them, or 20 with ATOMC_TEST_LONG, token
 //! for token as on the host. The trained model with sparse attention solves its own problems: of
-//! them 50 on the host and 2 on an emulated GPU, or 500 and 50 with ATOMC_TEST_LONG.
+//! them 50 on the host and 2 on an emulated GPU, or 500 and 50 with ATOMC_TEST_LONG. The one that
+//! counts shapes in pictures solves its own: 100 on the host and 4 on an emulated GPU, or 300 and 50.
 use std::path::Path;
 use std::process::Command;
 
@@ -9,6 +10,8 @@ use serde_json::{Value, json};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 const SPARSE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/models/deepseek-v3.2-sparse");
+
+const COUNTING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/models/qwen3-vl-counting");
 
 const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/models/qwen3-adapter");
 
@@ -26,11 +29,17 @@ fn path(p: &Path) -> String {
     p.to_str().expect("UTF-8").to_owned()
 }
 
+/// The option for a model that sees images.
+fn tower(weights: &str) -> &'static [&'static str] {
+    if weights == COUNTING { &["--tower", "--patches", "512"] } else { &[] }
+}
+
 /// Of a file of problems the first, solved on the host.
 fn solves(weights: &str, problems: &str, cache: &str, count: usize) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let artifact = path(&dir.path().join("m.atomc"));
-    atomc(&["compile", weights, "--no-trust", "--target", "host", "--cache-dtype", cache, "-o", &artifact]);
+    let compile = ["compile", weights, "--no-trust", "--target", "host", "--cache-dtype", cache, "-o", &artifact];
+    atomc(&[&compile[..], tower(weights)].concat());
     let args = ["eval", &artifact, "--weights", weights, problems, "--limit", &count.to_string(), "--json"];
     let result: Value = serde_json::from_str(&atomc(&args)).expect("JSON");
     assert_eq!(result, json!({ "exact": count, "of": count }));
@@ -94,7 +103,8 @@ fn a_trained_adapter_words_all_solutions() {
 fn emulated_as_on_the_host(weights: &str, problems: &str, chip: &str, count: usize) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let artifact = path(&dir.path().join("m.atomc"));
-    atomc(&["compile", weights, "--no-trust", "--target", &format!("host,{chip}"), "-o", &artifact]);
+    let compile = ["compile", weights, "--no-trust", "--target", &format!("host,{chip}"), "-o", &artifact];
+    atomc(&[&compile[..], tower(weights)].concat());
     let [host, emulated] = ["host", &format!("emu:{chip}")].map(|device| {
         let answers = path(&dir.path().join("answers"));
         let args = ["eval", &artifact, "--weights", weights, problems, "--limit", &count.to_string(), "--json"];
@@ -105,6 +115,13 @@ fn emulated_as_on_the_host(weights: &str, problems: &str, chip: &str, count: usi
     });
     assert_eq!(host.lines().count(), count);
     assert_eq!(host, emulated);
+}
+
+#[test]
+fn shapes_in_pictures_are_counted() {
+    let problems = format!("{COUNTING}/problems.jsonl");
+    solves(COUNTING, &problems, "auto", if is_long() { 300 } else { 100 });
+    emulated_as_on_the_host(COUNTING, &problems, "gfx942", if is_long() { 50 } else { 4 });
 }
 
 fn example_on_an_emulated_gpu(model: &str) {

@@ -21,7 +21,7 @@ pub struct Params {
     /// the number that the artifact was made for. 0 for none. Answers are the same: a guess is kept
     /// only if it is the token that the model's own logits and the seed choose.
     pub speculate: usize,
-    /// The images of the prompt, which is the only one then.
+    /// The images of the prompt, if it is the only one.
     pub images: Option<Arc<Images>>,
 }
 
@@ -81,9 +81,37 @@ pub fn generate(
     mut on_token: impl FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Answer, StepError> {
     let mut serving = Serving::new(engine, params, 1)?;
-    serving.add(0, prompt);
+    serving.add(0, (prompt, params.images.clone()));
     let answer = serving.stream(&mut on_token);
     serving.end(answer)
+}
+
+/// A prompt among many.
+pub trait Prompt {
+    /// Its tokens.
+    fn tokens(&self) -> &[u32];
+    /// Its images, if it has some.
+    fn images(&self) -> Option<Arc<Images>>;
+}
+
+impl Prompt for Vec<u32> {
+    fn tokens(&self) -> &[u32] {
+        self
+    }
+
+    fn images(&self) -> Option<Arc<Images>> {
+        None
+    }
+}
+
+impl Prompt for (Vec<u32>, Option<Arc<Images>>) {
+    fn tokens(&self) -> &[u32] {
+        &self.0
+    }
+
+    fn images(&self) -> Option<Arc<Images>> {
+        self.1.clone()
+    }
 }
 
 /// Answers many prompts, up to `width` at a time: as one ends, the next joins the others.
@@ -91,7 +119,7 @@ pub fn generate(
 /// `i` samples with the seed plus `i`.
 pub fn generate_all(
     engine: &mut Engine,
-    prompts: &[Vec<u32>],
+    prompts: &[impl Prompt],
     params: &Params,
     width: usize,
     mut on_answer: impl FnMut(usize, Answer) -> ControlFlow<()>,
@@ -174,13 +202,12 @@ impl<'a> Serving<'a> {
         Ok(Serving { scheduler: Scheduler::new(engine, options), params, open: vec![] })
     }
 
-    fn add(&mut self, prompt: usize, tokens: &[u32]) {
+    fn add(&mut self, prompt: usize, (tokens, images): (&[u32], Option<Arc<Images>>)) {
         let Params { max_new, sampling, stop, .. } = self.params;
         let sampling = Sampling { seed: sampling.seed.wrapping_add(prompt as u64), ..*sampling };
         let settings = Settings { max_new: *max_new, sampling, stop: stop.clone(), ..Settings::default() };
         let line = Line::default();
         let output = Box::new(line.clone());
-        let images = self.params.images.clone();
         self.scheduler.add(vec![Job {
             prompt: tokens.to_vec(),
             party: Party::default(),
@@ -216,14 +243,14 @@ impl<'a> Serving<'a> {
     /// Answers all prompts, some at a time.
     fn all(
         &mut self,
-        prompts: &[Vec<u32>],
+        prompts: &[impl Prompt],
         width: usize,
         on_answer: &mut impl FnMut(usize, Answer) -> ControlFlow<()>,
     ) -> Result<(), JobError> {
         let mut next = 0;
         loop {
             while self.open.len() < width && next < prompts.len() {
-                self.add(next, &prompts[next]);
+                self.add(next, (prompts[next].tokens(), prompts[next].images()));
                 next += 1;
             }
             if self.open.is_empty() {

@@ -1,7 +1,7 @@
 """Trains a model of Qwen3-VL's kind that counts shapes in pictures, which this script draws.
 
     python tests/models/counting.py train OUT      one GPU, some minutes
-    python tests/models/counting.py problems OUT   300 held-out pictures and problems
+    python tests/models/counting.py problems OUT   300 held-out problems, with their pictures
     python tests/models/counting.py score OUT      accuracy with transformers
 
 A picture has up to five circles, squares and triangles of each of three colours, its sides have 60 to
@@ -10,7 +10,9 @@ A picture has up to five circles, squares and triangles of each of three colours
 Needs torch, tokenizers and pillow; `train` and `score` need transformers 5.17 or later.
 """
 
+import base64
 import functools
+import io
 import json
 import math
 import random
@@ -33,10 +35,13 @@ UNIT = PATCH * MERGE
 SIDES = range(64, 129, UNIT)
 SPECIAL = ["<|pad|>", "<|end|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"]
 END, START, PAD, STOP = 1, 2, 3, 4
+PNG = "data:image/png;base64,"
 MARK = "<|vision_start|><|image_pad|><|vision_end|>"
 TEMPLATE = (
     "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
-    "{% if p.type == 'image' %}" + MARK + "{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
+    "{% if p.type == 'image' %}"
+    + MARK
+    + "{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
 )
 TEXT = dict(
     vocab_size=320,
@@ -51,7 +56,9 @@ TEXT = dict(
     bos_token_id=None,
     eos_token_id=END,
     pad_token_id=0,
-    rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[6, 5, 5], mrope_interleaved=True),
+    rope_parameters=dict(
+        rope_type="default", rope_theta=10000.0, mrope_section=[6, 5, 5], mrope_interleaved=True
+    ),
 )
 VISION = dict(
     depth=4,
@@ -87,7 +94,9 @@ def picture(rng, width, height):
         size = rng.randint(5, 8)
         at = rng.randint(size, width - 1 - size), rng.randint(size, height - 1 - size)
         kind = rng.choice(list(COLOURS)), rng.choice(SHAPES)
-        apart = all(max(abs(at[0] - x), abs(at[1] - y)) > size + other + 1 for (x, y), other in taken)
+        apart = all(
+            max(abs(at[0] - x), abs(at[1] - y)) > size + other + 1 for (x, y), other in taken
+        )
         if apart and counts[kind] < MOST:
             draw_shape(draw, kind[1], kind[0], at, size)
             taken.append((at, size))
@@ -106,7 +115,9 @@ def answer(counts, colour):
 def make_tokenizer():
     made = Tokenizer(models.BPE())
     digits = pre_tokenizers.Digits(individual_digits=True)
-    made.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     made.decoder = decoders.ByteLevel()
     counts = {(c, s): 0 for c in COLOURS for s in SHAPES}
     corpus = [question(c) + answer(counts, c) for c in COLOURS] * 50
@@ -144,7 +155,11 @@ def tower(visual, x, height, width):
     rows, columns = height // PATCH, width // PATCH
     where = [torch.arange(n, device=x.device) for n in (rows, columns)]
     where = torch.stack(torch.meshgrid(*where, indexing="ij"), -1)
-    where = where.reshape(rows // MERGE, MERGE, columns // MERGE, MERGE, 2).transpose(1, 2).reshape(-1, 2)
+    where = (
+        where.reshape(rows // MERGE, MERGE, columns // MERGE, MERGE, 2)
+        .transpose(1, 2)
+        .reshape(-1, 2)
+    )
     side, places = math.isqrt(VISION["num_position_embeddings"]), visual.pos_embed.weight
     at = where * constant(((side - 1) / (rows - 1), (side - 1) / (columns - 1)))
     low, share = at.floor().long(), at - at.floor()
@@ -154,7 +169,9 @@ def tower(visual, x, height, width):
         for across in (0, 1):
             r = high[:, 0] if down else low[:, 0]
             c = high[:, 1] if across else low[:, 1]
-            part = (share[:, 0] if down else 1 - share[:, 0]) * (share[:, 1] if across else 1 - share[:, 1])
+            part = (share[:, 0] if down else 1 - share[:, 0]) * (
+                share[:, 1] if across else 1 - share[:, 1]
+            )
             embedded = embedded + part[:, None] * places[r * side + c]
     weight = visual.patch_embed.proj.weight
     x = F.linear(x, weight.reshape(weight.shape[0], -1), visual.patch_embed.proj.bias) + embedded
@@ -165,8 +182,14 @@ def tower(visual, x, height, width):
 
     deep = []
     for number, block in enumerate(visual.blocks):
-        q, k, v = block.attn.qkv(block.norm1(x)).reshape(*x.shape[:2], 3, heads, size).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(turned(q, cos, sin).to(v.dtype), turned(k, cos, sin).to(v.dtype), v)
+        q, k, v = (
+            block.attn.qkv(block.norm1(x))
+            .reshape(*x.shape[:2], 3, heads, size)
+            .permute(2, 0, 3, 1, 4)
+        )
+        seen = F.scaled_dot_product_attention(
+            turned(q, cos, sin).to(v.dtype), turned(k, cos, sin).to(v.dtype), v
+        )
         x = x + block.attn.proj(seen.transpose(1, 2).reshape(x.shape))
         x = x + block.mlp(block.norm2(x))
         if number in VISION["deepstack_visual_indexes"]:
@@ -187,7 +210,9 @@ def normed(v, norm):
 def table(placed):
     """Cosines and sines of tokens with three positions, whose frequencies take turns."""
     size, (_, rows, columns) = TEXT["head_dim"], TEXT["rope_parameters"]["mrope_section"]
-    frequency = TEXT["rope_parameters"]["rope_theta"] ** -(torch.arange(0, size, 2, device=placed.device) / size)
+    frequency = TEXT["rope_parameters"]["rope_theta"] ** -(
+        torch.arange(0, size, 2, device=placed.device) / size
+    )
     angles = placed[..., None] * frequency
     angle = angles[0].clone()
     angle[:, 1 : 3 * rows : 3] = angles[1, :, 1 : 3 * rows : 3]
@@ -197,12 +222,24 @@ def table(placed):
 
 def language(text, x, turns, at, deep):
     """The rows behind the language part, without what transformers asks of a mask."""
-    heads, shared, size = (TEXT[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    heads, shared, size = (
+        TEXT[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim")
+    )
+
+    def split(v, count):
+        return v.reshape(*v.shape[:2], count, size).transpose(1, 2)
+
     for number, layer in enumerate(text.layers):
         own, y = layer.self_attn, normed(x, layer.input_layernorm)
-        split = lambda v, count: v.reshape(*x.shape[:2], count, size).transpose(1, 2)
-        q, k, v = split(own.q_proj(y), heads), split(own.k_proj(y), shared), split(own.v_proj(y), shared)
-        q, k = (turned(normed(part, norm), *turns).to(v.dtype) for part, norm in ((q, own.q_norm), (k, own.k_norm)))
+        q, k, v = (
+            split(own.q_proj(y), heads),
+            split(own.k_proj(y), shared),
+            split(own.v_proj(y), shared),
+        )
+        q, k = (
+            turned(normed(part, norm), *turns).to(v.dtype)
+            for part, norm in ((q, own.q_norm), (k, own.k_norm))
+        )
         k, v = (part.repeat_interleave(heads // shared, 1) for part in (k, v))
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + own.o_proj(seen.transpose(1, 2).reshape(*x.shape[:2], -1))
@@ -220,7 +257,9 @@ def logits_of(model, ids, x, height, width, placed):
     shaped = lambda v: v.reshape(len(ids), -1, v.shape[-1])
     embedded, end = model.model.language_model.embed_tokens(ids), 1 + height * width // UNIT**2
     embedded = torch.cat([embedded[:, :1], shaped(rows).to(embedded.dtype), embedded[:, end:]], 1)
-    out = language(model.model.language_model, embedded, table(placed), (1, end), [shaped(v) for v in deep])
+    out = language(
+        model.model.language_model, embedded, table(placed), (1, end), [shaped(v) for v in deep]
+    )
     return model.lm_head(out)
 
 
@@ -247,28 +286,43 @@ def constant(numbers):
 def drawn(count, height, width):
     """Pictures of one size and the numbers of their shapes, by the rules of `picture`: all at once,
     on the GPU."""
-    tries, some = height * width // 1600, lambda *shape: torch.rand(*shape, device=DEVICE)
+    tries = height * width // 1600
     size = torch.randint(5, 9, (count, tries), device=DEVICE)
-    x, y = ((some(count, tries) * (side - 2 * size)).long() + size for side in (width, height))
+    x, y = (
+        (torch.rand(count, tries, device=DEVICE) * (side - 2 * size)).long() + size
+        for side in (width, height)
+    )
     kind = torch.randint(len(COLOURS) * len(SHAPES), (count, tries), device=DEVICE)
-    wanted = torch.arange(tries, device=DEVICE) < (1 + some(count) * tries).long()[:, None]
+    wanted = (
+        torch.arange(tries, device=DEVICE)
+        < (1 + torch.rand(count, device=DEVICE) * tries).long()[:, None]
+    )
     kept = torch.zeros(count, tries, dtype=torch.bool, device=DEVICE)
     for i in range(tries):
-        far = torch.maximum((x - x[:, i : i + 1]).abs(), (y - y[:, i : i + 1]).abs()) > size + size[:, i : i + 1] + 1
+        far = (
+            torch.maximum((x - x[:, i : i + 1]).abs(), (y - y[:, i : i + 1]).abs())
+            > size + size[:, i : i + 1] + 1
+        )
         few = (kept & (kind == kind[:, i : i + 1])).sum(1) < MOST
         kept[:, i] = wanted[:, i] & few & (far | ~kept).all(1)
     images = torch.randint(225, 256, (count, 1, 1, 3), device=DEVICE, dtype=torch.int16)
-    images, colours = images.expand(-1, height, width, -1).clone(), constant(tuple(COLOURS.values())).short()
+    images, colours = (
+        images.expand(-1, height, width, -1).clone(),
+        constant(tuple(COLOURS.values())).short(),
+    )
     down, across = torch.arange(height, device=DEVICE)[:, None], torch.arange(width, device=DEVICE)
     for i in range(tries):
-        at = lambda v: v[:, i, None, None]
-        dx, dy, reach = (across - at(x)).abs(), down - at(y), at(size)
-        shape = at(kind % len(SHAPES))
+        left, top, reach, shape, seen = (
+            v[:, i, None, None] for v in (x, y, size, kind % len(SHAPES), kept)
+        )
+        dx, dy = (across - left).abs(), down - top
         circle = dx * dx + dy * dy <= reach * (reach + 1)
         square = (dx <= reach) & (dy.abs() <= reach)
         triangle = (dy.abs() <= reach) & (2 * dx <= dy + reach)
-        inside = torch.where(shape == 0, circle, torch.where(shape == 1, square, triangle)) & at(kept)
-        images = torch.where(inside[..., None], colours[kind[:, i] // len(SHAPES)][:, None, None], images)
+        inside = torch.where(shape == 0, circle, torch.where(shape == 1, square, triangle)) & seen
+        images = torch.where(
+            inside[..., None], colours[kind[:, i] // len(SHAPES)][:, None, None], images
+        )
     counts = torch.zeros(count, len(COLOURS) * len(SHAPES), dtype=torch.long, device=DEVICE)
     counts.scatter_add_(1, kind, kept.long())
     return images, counts.reshape(count, len(COLOURS), len(SHAPES))
@@ -290,10 +344,16 @@ class Texts:
         encode = lambda text: tokenizer.encode(text).ids
         self.question = torch.tensor([encode(question(c)) for c in COLOURS], device=DEVICE)
         none = {(c, s): 0 for c in COLOURS for s in SHAPES}
-        some = {key: 1 for key in none}
-        zero, one = (torch.tensor(encode(answer(counts, "red")) + [END], device=DEVICE) for counts in (none, some))
+        some = dict.fromkeys(none, 1)
+        zero, one = (
+            torch.tensor(encode(answer(counts, "red")) + [END], device=DEVICE)
+            for counts in (none, some)
+        )
         self.answer, self.digits = zero, (zero != one).nonzero()[:, 0]
-        first = [tokenizer.encode(answer({**none, ("red", "circles"): n}, "red")).ids for n in range(MOST + 1)]
+        first = [
+            tokenizer.encode(answer({**none, ("red", "circles"): n}, "red")).ids
+            for n in range(MOST + 1)
+        ]
         self.numbers = torch.tensor([ids[int(self.digits[0])] for ids in first], device=DEVICE)
 
     def batch(self, counts, tokens):
@@ -354,7 +414,9 @@ def train(out, batch=512, rate=1e-3, seconds=220, kinds=8):
     texts, model, began, step = Texts(tokenizer), make_model().to(DEVICE).train(), time.time(), 0
     learning = torch.tensor(0.0, device=DEVICE)
     betas, graphs = (0.9, 0.98), DEVICE == "cuda"
-    optimiser = torch.optim.AdamW(model.parameters(), lr=learning, betas=betas, weight_decay=0.01, capturable=graphs)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=learning, betas=betas, weight_decay=0.01, capturable=graphs
+    )
     steps = []
     for _ in range(kinds):
         size = rng.choice(SIDES), rng.choice(SIDES)
@@ -364,10 +426,18 @@ def train(out, batch=512, rate=1e-3, seconds=220, kinds=8):
     began, done = time.time(), 0.0
     while done < 1:
         done = min(1, (time.time() - began) / seconds)
-        learning.fill_(rate * min(1, (step + 1) / 500) * (0.49 * (1 + math.cos(math.pi * done)) + 0.02))
+        learning.fill_(
+            rate * min(1, (step + 1) / 500) * (0.49 * (1 + math.cos(math.pi * done)) + 0.02)
+        )
         loss, right = rng.choice(steps).take()
         if step % 1000 == 0 or done >= 1:
-            print(step, round(loss.item(), 4), round(right.item(), 3), f"{time.time() - began:.0f}s", flush=True)
+            print(
+                step,
+                round(loss.item(), 4),
+                round(right.item(), 3),
+                f"{time.time() - began:.0f}s",
+                flush=True,
+            )
         if step % 20 == 0 and graphs:
             torch.cuda.synchronize()
         step += 1
@@ -378,7 +448,12 @@ def save(model, tokenizer, out):
     out.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(out)
     tokenizer.save(str(out / "tokenizer.json"))
-    described = dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="<|end|>", pad_token="<|pad|>", chat_template=TEMPLATE)
+    described = dict(
+        tokenizer_class="PreTrainedTokenizerFast",
+        eos_token="<|end|>",
+        pad_token="<|pad|>",
+        chat_template=TEMPLATE,
+    )
     (out / "tokenizer_config.json").write_text(json.dumps(described, indent=1) + "\n")
     bounds = dict(shortest_edge=64 * 64, longest_edge=256 * 256)
     prepared = dict(
@@ -393,15 +468,22 @@ def save(model, tokenizer, out):
 
 
 def problems(out):
-    rng, folder = random.Random(SEED), Path(out)
-    (folder / "pictures").mkdir(parents=True, exist_ok=True)
-    with (folder / "problems.jsonl").open("w") as file:
-        for number in range(HELD_OUT):
+    """Each with its picture as a `data:` address."""
+    rng = random.Random(SEED)
+    with (Path(out) / "problems.jsonl").open("w") as file:
+        for _ in range(HELD_OUT):
             image, counts = picture(rng, rng.randint(60, 132), rng.randint(60, 132))
-            name, colour = f"pictures/{number:03}.png", rng.choice(list(COLOURS))
-            image.save(folder / name, optimize=True)
-            problem = dict(images=[name], prompt=MARK + question(colour), solution=answer(counts, colour))
+            colour, png = rng.choice(list(COLOURS)), io.BytesIO()
+            image.save(png, "png", optimize=True)
+            address = PNG + base64.b64encode(png.getvalue()).decode()
+            problem = dict(
+                images=[address], prompt=MARK + question(colour), solution=answer(counts, colour)
+            )
             file.write(json.dumps(problem) + "\n")
+
+
+def opened(address):
+    return Image.open(io.BytesIO(base64.b64decode(address.removeprefix(PNG))))
 
 
 @torch.no_grad()
@@ -415,7 +497,7 @@ def score(out):
     model = cls.from_pretrained(folder, dtype=torch.bfloat16).to(DEVICE).eval()
     lines = (folder / "problems.jsonl").read_text().splitlines()
     for one in map(json.loads, lines):
-        seen = prepare(images=[Image.open(folder / name) for name in one["images"]], return_tensors="pt")
+        seen = prepare(images=[opened(address) for address in one["images"]], return_tensors="pt")
         ids, grid = tokenizer.encode(one["prompt"]).ids, seen["image_grid_thw"]
         at, tokens = ids.index(PAD), int(grid.prod()) // MERGE**2
         ids = torch.tensor([ids[:at] + [PAD] * tokens + ids[at + 1 :]], device=DEVICE)

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use atomc_artifact::files;
-use atomc_runtime::Params;
 use atomc_runtime::generate::{self, Guesses};
+use atomc_runtime::{Artifact, Params};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -15,13 +15,17 @@ use super::guesses::GuessArgs;
 use super::output;
 use super::place::Place;
 use super::progress::{Progress, Unit};
+use super::run::Placed;
+#[cfg(feature = "server")]
+use super::seen;
 use super::text::Text;
 
 /// Answer problems greedily and count the exact matches
 #[derive(clap::Args)]
 #[command(after_help = "\
 Each line of the file is an object with a \"prompt\" and its \"solution\". An answer matches if it has the same text, blanks
-at both ends aside.
+at both ends aside. \"images\", a list of `data:` addresses, or of `file://` ones below the file's folder, are those that the
+prompt has places for.
 
 Examples:
   atomc eval m.atomc --weights models/qwen3 problems.jsonl
@@ -63,6 +67,9 @@ pub struct Args {
 struct Problem {
     prompt: String,
     solution: String,
+    /// As requests name images.
+    #[serde(default)]
+    images: Vec<String>,
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -70,9 +77,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let artifact = args.engine.artifact()?;
     let problems = problems(args)?;
     let text = Text::open(args.engine.tokenizer(args.tokenizer.as_ref(), "Name one with --tokenizer.")?)?;
-    let positions = artifact.manifest().model.max_positions;
-    let prompts = problems.iter().map(|p| text.encode(&p.prompt, positions)).collect::<Result<Vec<_>, _>>()?;
-    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_tokens);
+    let prompts = match problems.iter().any(|problem| !problem.images.is_empty()) {
+        true => seen(args, &artifact, (&text, &problems))?,
+        false => {
+            let positions = artifact.manifest().model.max_positions;
+            let encoded = |problem: &Problem| Ok::<_, Failure>((text.encode(&problem.prompt, positions)?, None));
+            problems.iter().map(encoded).collect::<Result<_, _>>()?
+        }
+    };
+    let longest = prompts.iter().map(|(prompt, _)| prompt.len()).max().unwrap_or(0).saturating_add(args.max_tokens);
     let width = args.batch.clamp(1, problems.len().max(1));
     let mut engine = args.engine.engine(artifact, std::iter::repeat_n(longest, width), args.guesses.speculate > 0)?;
     args.guesses.check(&engine)?;
@@ -105,6 +118,29 @@ fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
             serde_json::from_str(line).map_err(wrong)
         })
         .collect()
+}
+
+/// The prompts of problems with images, which are seen before the first answer is made.
+#[cfg(feature = "server")]
+fn seen(args: &Args, artifact: &Artifact, (text, problems): (&Text, &[Problem])) -> Result<Vec<Placed>, Failure> {
+    let model = seen::model(&args.engine)?;
+    let folder = args.problems.parent().map(Path::to_owned);
+    let eyes = seen::eyes(&args.engine, artifact, (&model, &model.text()?), folder)?;
+    let positions = artifact.manifest().model.max_positions;
+    let look = |address: &String| eyes.bytes(address).and_then(|bytes| eyes.look(&bytes));
+    let prompt = |(index, problem): (usize, &Problem)| {
+        let prompt = text.encode(&eyes.prompting().written(problem.prompt.clone()), positions)?;
+        let rows = problem.images.iter().map(look).collect::<Result<_, _>>();
+        let wrong = |e| Failure::file("problems", &args.problems, format!("problem {}: {e}", index + 1));
+        seen::placed(eyes.prompting(), &prompt, rows.map_err(wrong)?)
+    };
+    problems.iter().enumerate().map(prompt).collect()
+}
+
+/// This build sees no images.
+#[cfg(not(feature = "server"))]
+fn seen(args: &Args, _: &Artifact, _: (&Text, &[Problem])) -> Result<Vec<Placed>, Failure> {
+    Err(Failure::file("problems", &args.problems, "this build of atomc sees no images"))
 }
 
 fn write_answers(text: &Text, answers: &[Option<Vec<u32>>], path: &Path) -> Result<(), Failure> {

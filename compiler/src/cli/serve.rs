@@ -12,7 +12,6 @@ use atomc_runtime::{Artifact, Engine};
 use atomc_server::api::{Access, Defaults, Metrics, Service};
 use atomc_server::eyes::Eyes;
 use atomc_server::grammar::{FormLimits, Grammars};
-use atomc_server::images::{Preparing, Prompting};
 use atomc_server::schedule::{Options, Scheduler};
 use atomc_server::serve;
 use atomc_server::text::Text;
@@ -25,6 +24,7 @@ use super::failure::{Failure, tell};
 use super::guesses::GuessArgs;
 use super::made::at_least_one;
 use super::place::Place;
+use super::seen;
 
 /// Serve a model over HTTP, as OpenAI's clients know it
 #[derive(clap::Args)]
@@ -146,18 +146,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// What sees images, if the artifact has a tower.
-fn eyes(args: &Args, artifact: &Artifact, (files, text): (&Files, &Text)) -> Result<Option<Eyes>, Failure> {
-    let Some(facts) = &artifact.manifest().tower else {
-        return match &args.image_folder {
-            Some(folder) => Err(Failure::file("image_folder", folder, atomc_runtime::Error::NoTower)),
-            None => Ok(None),
-        };
-    };
-    let tower = args.engine.tower(artifact)?;
-    let preparing = Preparing::open(files.folder(), tower.tiling(), tower.most());
-    let preparing = preparing.map_err(|error| Failure::new("images", error))?;
-    let prompting = Prompting::of(facts, text).map_err(|error| Failure::new("images", error))?;
-    Ok(Some(Eyes::new(tower, preparing, prompting, args.image_folder.clone())))
+fn eyes(args: &Args, artifact: &Artifact, of: (&Files, &Text)) -> Result<Option<Eyes>, Failure> {
+    match (&artifact.manifest().tower, &args.image_folder) {
+        (Some(_), folder) => Ok(Some(seen::eyes(&args.engine, artifact, of, folder.clone())?)),
+        (None, Some(folder)) => Err(Failure::file("image_folder", folder, atomc_runtime::Error::NoTower)),
+        (None, None) => Ok(None),
+    }
 }
 
 fn about(engine: &Engine, access: &Access) -> String {
