@@ -234,17 +234,15 @@ fn addresses() -> Vec<Sent> {
     all.into_iter().map(|address| Sent::Address(address.to_owned())).collect()
 }
 
-/// How Qwen's images are made ready, and Mistral's.
+/// How Qwen's images are made ready, Mistral's and Gemma's.
 fn preparing() -> Vec<(Preparing, usize)> {
-    let sizes = [r#"{ "shortest_edge": 1024, "longest_edge": 16384 }"#, r#"{ "longest_edge": 128 }"#];
-    let tilings = [(2, Some(4)), (1, None)].map(|(frames, side)| Tiling {
-        channels: 3,
-        frames,
-        patch: 4,
-        merge: 2,
-        only: None,
-        side,
-    });
+    let sizes = [
+        r#"{ "shortest_edge": 1024, "longest_edge": 16384 }"#,
+        r#"{ "longest_edge": 128 }"#,
+        r#"{ "height": 128, "width": 128 }, "resample": 2"#,
+    ];
+    let tilings = [(2, None, Some(4)), (1, None, None), (1, Some(32), Some(32))];
+    let tilings = tilings.map(|(frames, only, side)| Tiling { channels: 3, frames, patch: 4, merge: 2, only, side });
     let all = sizes.into_iter().zip(tilings).map(|(size, tiling)| {
         let dir = tempfile::tempdir().expect("a folder");
         let text = format!(r#"{{ "size": {size}, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5] }}"#);
@@ -281,7 +279,7 @@ fn two_hundred_hostile_images() {
     let sent = [truncated(), flipped(), bombs(), narrow(), types(), others(), addresses()];
     let sent: Vec<Sent> = sent.into_iter().flatten().collect();
     assert!(sent.len() >= 200, "{}", sent.len());
-    let (ways, mut ready, mut most) = (preparing(), [0, 0], (0, String::new()));
+    let (ways, mut ready, mut most) = (preparing(), [0; 3], (0, String::new()));
     for sent in &sent {
         let name = match sent {
             Sent::Bytes(name, _) => name,
