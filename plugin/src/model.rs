@@ -368,8 +368,8 @@ impl Model {
         Some(Model::view(slf, rows))
     }
 
-    /// Of an artifact with a tower: the row of `given` that each token of a step takes, or -1, which
-    /// the caller writes between `begin` and `run`.
+    /// Of an artifact with a tower: the row of `given` that each token of a step takes, or -1,
+    /// which the caller writes between `begin` and `run`.
     #[getter]
     fn sources(slf: &Bound<'_, Model>) -> Option<View> {
         let rows = slf.get().lock().sources()?;
@@ -385,9 +385,9 @@ impl Model {
     }
 
     /// Has the tower make the rows of images and of frames of videos. All is in the memory of the
-    /// host, by address: `pixels` float32, patch after patch, as the model's processor has them, and
-    /// `rows` float32, as wide as those of `given`, for what is made. `grids` has for each image its
-    /// frames, and its rows and columns of patches.
+    /// host, by address: `pixels` float32, patch after patch, as the model's processor has them,
+    /// and `rows` float32, as wide as those of `given`, for what is made. `grids` has for each
+    /// image its frames, and its rows and columns of patches.
     fn look(&self, py: Python<'_>, pixels: usize, grids: Vec<(usize, usize, usize)>, rows: usize) -> PyResult<()> {
         if let Some((field, _)) = [("pixels", pixels), ("rows", rows)].into_iter().find(|(_, address)| *address == 0) {
             return Err(StepError::new_err(format!("{field}: a null pointer")));

@@ -85,8 +85,8 @@ pub fn compile_options(framework: &str, config: &str, options: &str, own: bool) 
     Ok((rules(framework)?.compile_options)(&config, &options, own))
 }
 
-/// The option that a framework's own class needs to run models of an architecture, if artifacts, with
-/// a tower or without, are a part of it and the options, as JSON, lack it.
+/// The option that a framework's own class needs to run models of an architecture, if artifacts,
+/// with a tower or without, are a part of it and the options, as JSON, lack it.
 #[pyfunction]
 pub fn lacks(framework: &str, architecture: &str, tower: bool, options: &str) -> PyResult<Option<&'static str>> {
     let options = object(options).map_err(PyValueError::new_err)?;

@@ -1,5 +1,5 @@
-//! Images in a framework: it has the artifact's tower make rows, and writes rows and positions where
-//! steps read them. Against transformers in float64 (`golden/images.py`).
+//! Images in a framework: it has the artifact's tower make rows, and writes rows and positions
+//! where steps read them. Against transformers in float64 (`golden/images.py`).
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -116,7 +116,8 @@ impl Framework {
         };
         let (sight, sources) = (case.sight(prompt), case.sources(prompt));
         let [axes, taken] = [self.hosted.axes(), self.hosted.sources()].map(|rows| rows.expect("an input"));
-        // SAFETY: the tensors have those sizes and outlive the step; rows are written within theirs.
+        // SAFETY: the tensors have those sizes and outlive the step; rows are written within
+        // theirs.
         unsafe {
             self.hosted.begin(&batch, Stream::default())?;
             for token in 0..count {
