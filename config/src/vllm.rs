@@ -110,8 +110,10 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
             let fits = value.as_u64().is_some_and(|n| n.is_multiple_of(held.page as u64));
             (given && !fits).then(|| format!("multiples of {}", held.page))
         }
-        "enable_mm_embeds" => (is_part(asked.config.architecture) && text == "true")
-            .then(|| "none that come from elsewhere: a tower's rows are its own".to_owned()),
+        "enable_mm_embeds" => (is_part(asked.config.architecture) && text == "true").then(|| match held.pixels {
+            Some(_) => "none that come from elsewhere: a tower's rows are its own".to_owned(),
+            None => "one position for each token, and embeddings of images have three".to_owned(),
+        }),
         "video_pruning_rate" | "mm_encoder_attn_dtype" | "mm_encoder_only" => {
             held.pixels.and_then(|_| judged.refused(value))
         }
