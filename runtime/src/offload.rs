@@ -3,8 +3,8 @@
 //! computing them.
 //!
 //! The prefix cache ([`crate::schedule::Prefixes`]) calls this at two places: before it drops a
-//! sequence ([`Offload::save`]), and when a prompt goes on behind what the engine itself has of it
-//! ([`Offload::bring`]). What moves are pieces ([`Piece`]): a page of a group of states, or a state
+//! sequence (`Offload::save`), and when a prompt goes on behind what the engine itself has of it
+//! (`Offload::bring`). What moves are pieces ([`Piece`]): a page of a group of states, or a state
 //! behind some tokens. Their bytes are never looked at, so all kinds of caches are alike here.
 //!
 //! A piece is found by where it begins and by its tokens. Where it begins is a hash over the

@@ -1,6 +1,7 @@
 //! What the tests share: the golden cases, which `golden/README.md` describes.
 pub mod images;
 pub mod kernels;
+pub mod pieces;
 pub mod random;
 pub mod reference;
 

@@ -16,6 +16,7 @@ use atomc_runtime::sight::{Grid, Images, Patch, Rows, Tiling};
 use atomc_runtime::tower::{Image, Tower};
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Hosted, HostedOptions, Request, Want};
 use atomc_tests::images::{Seen, cases};
+use atomc_tests::pieces;
 use atomc_tests::reference::{Piece, Reference, States};
 
 /// Relative, as in `golden_interp.rs`.
@@ -224,9 +225,8 @@ fn near(what: &str, made: &[f32], reference: &[f64]) {
     assert!(error < F32, "{what}: off by {error:e}");
 }
 
-/// All prompts: rows of the tower, and logits with them, in pieces that end within images and then
-/// token by token, all prompts side by side.
-fn check(case: &Seen, what: &str, tower: &mut Tower, engine: &mut Engine) {
+/// The images of all prompts, with rows of the tower.
+fn images_of(case: &Seen, what: &str, tower: &mut Tower) -> Vec<Arc<Images>> {
     let numbers = tower.tiling().numbers();
     let mut all = vec![];
     for prompt in 0..case.prompts() {
@@ -249,6 +249,13 @@ fn check(case: &Seen, what: &str, tower: &mut Tower, engine: &mut Engine) {
         near(&format!("{what}, rows of {prompt}"), &scaled, &reference);
         all.push(Arc::new(Images::of(case.places(prompt).into_iter().map(|(at, _)| at).zip(rows))));
     }
+    all
+}
+
+/// All prompts: rows of the tower, and logits with them, in pieces that end within images and then
+/// token by token, all prompts side by side.
+fn check(case: &Seen, what: &str, tower: &mut Tower, engine: &mut Engine) {
+    let all = images_of(case, what, tower);
     for pieces in [&[64, 64][..], &[5, 3]] {
         let sequences: Vec<_> = all.iter().map(|_| engine.add_sequence()).collect();
         for (&sequence, images) in sequences.iter().zip(&all) {
@@ -297,6 +304,21 @@ fn images_on_the_host() {
         let mut engine = Engine::new(artifact, &options()).expect("an engine");
         engine.load_weights(&checkpoint, &|_, _| ()).expect("weights");
         check(&case, &format!("{} on the host", case.case.name), &mut tower, &mut engine);
+    }
+}
+
+/// A sequence with images that left the cache and came back goes on as before, to the last bit.
+#[test]
+fn pieces_of_prompts_with_images_come_back() {
+    let case = &cases()[0];
+    let artifact = artifact(case, "host");
+    let checkpoint = Checkpoint::open(&case.case.dir).expect("a checkpoint");
+    let mut tower = Tower::open(&artifact, &options()).expect("a tower");
+    tower.load_weights(&checkpoint, &|_, _| ()).expect("weights");
+    let mut engine = Engine::new(artifact, &options()).expect("an engine");
+    engine.load_weights(&checkpoint, &|_, _| ()).expect("weights");
+    for (prompt, images) in images_of(case, &case.case.name, &mut tower).into_iter().enumerate() {
+        pieces::check(&case.case.name, &mut engine, &case.case.tokens(prompt), Some(&images));
     }
 }
 

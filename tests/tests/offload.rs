@@ -8,12 +8,15 @@ mod engines;
 use std::path::{Path, PathBuf};
 
 use atomc::driver::Options;
+use atomc::emulated::Emulated;
 use atomc_passes::BucketOptions;
 use atomc_runtime::device::{Device, DeviceChoice};
 use atomc_runtime::offload::{Counts, Room};
-use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Offload, Random, Sampling};
+use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Offload, Sampling, checkpoint};
 use atomc_server::schedule::{self, Scheduler, Settings};
 use atomc_server::text::Text;
+use atomc_tests::pieces;
+use atomc_tests::random::Random;
 
 use asked::{Answers, Asked, CONTEXT, answers, ask, asked, case, check};
 
@@ -156,6 +159,29 @@ fn pieces_of_ranks_come_back() {
     }
 }
 
+/// Pieces of a device with memory of its own, on a chip that is emulated: a sequence that left its
+/// cache and came back goes on as before, to the last bit.
+#[test]
+fn pieces_of_a_chip_come_back() {
+    const CHIP: &str = "gfx942";
+    for name in ["llama3", "hybrid-next-dense"] {
+        let case = case(name);
+        let buckets = BucketOptions { decode: vec![1], each: 1, tokens: 80, rows: 1 };
+        let compiling = Options { targets: vec![CHIP.into()], buckets, ..Options::default() };
+        let compiled = atomc::driver::compile(&case.config, &compiling, &mut |_, _, _| ()).expect("it compiles");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("m.atomc");
+        compiled.write(&path).expect("an artifact");
+        let artifact = Artifact::open(&path).expect("a whole artifact");
+        let device = Box::new(Emulated::open(&artifact, CHIP, 2, Default::default()).expect("a chip"));
+        let options = EngineOptions { cache_tokens: 256, slots: 4, ..EngineOptions::default() };
+        let mut engine = Engine::with_device(artifact, CHIP, device, &options).expect("an engine");
+        engine.load_weights(&Checkpoint::open(&case.dir).expect("a checkpoint"), &|_, _| ()).expect("weights");
+        assert_eq!(engine.weights_hash().expect("weights"), engine.weights_hash().expect("weights"));
+        pieces::check(name, &mut engine, &Random(5).tokens(71, case.config.vocab), None);
+    }
+}
+
 fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/qwen3")
 }
@@ -237,6 +263,6 @@ fn files_are_those_of_the_same_weights() {
         scheduler.save();
         assert_eq!(counts(&scheduler).file_hits > 0, hits, "{name}: {:?}", counts(&scheduler));
     }
-    other.load_weights(&Random { seed: 1 }, &|_, _| ()).expect("weights");
+    other.load_weights(&checkpoint::Random { seed: 1 }, &|_, _| ()).expect("weights");
     assert_eq!(counts(&scheduler(other, &room, (2, 0))).file_bytes, 0, "files of other weights are gone");
 }
