@@ -98,7 +98,7 @@ enum Verb {
     Compile(compile::Args),
     Run(run::Args),
     #[cfg(feature = "server")]
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     Bench(bench::Args),
     Check(check::Args),
     Inspect(inspect::Args),
