@@ -20,8 +20,8 @@ fn next(engine: &mut Engine, sequence: SeqId, token: u32) -> Vec<u32> {
     engine.step(&[request]).expect("a step").of(0).flatten().map(|value| value.to_bits()).collect()
 }
 
-/// Checks that a sequence goes on as before, to the last bit, when its pieces have left the cache and
-/// come back, and others have had its pages meanwhile.
+/// Checks that a sequence goes on as before, to the last bit, when its pieces have left the cache
+/// and come back, and others have had its pages meanwhile.
 pub fn check(what: &str, engine: &mut Engine, tokens: &[u32], images: Option<&Arc<Images>>) {
     let (&last, first) = tokens.split_last().expect("tokens");
     let before = sequence(engine, images);
