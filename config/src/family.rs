@@ -118,9 +118,10 @@ impl Switch {
 }
 
 impl Family {
-    /// Whether models have a tower that can be compiled.
+    /// Whether frameworks give images to artifacts with a tower: where tokens have three positions,
+    /// and an image is nothing but its tokens.
     pub fn sees(&self) -> bool {
-        self.vision.is_some()
+        self.vision.is_some_and(|vision| vision.sections.is_some())
     }
 
     /// The row with the layers of the type that the language part has.

@@ -152,8 +152,23 @@ impl Rules {
     /// The option without which the framework's own class runs models of an architecture: artifacts
     /// without a tower are of their language part, and requests may want the others.
     pub fn lacks(&self, architecture: &str, tower: bool, options: &Options) -> Option<&'static str> {
-        let lacks = is_part(architecture) && !(tower && self.sees) && !(self.text_alone)(options);
-        lacks.then_some(self.text_option)
+        let sees = tower && self.sees(architecture);
+        (is_part(architecture) && !sees && !(self.text_alone)(options)).then_some(self.text_option)
+    }
+
+    fn sees(&self, architecture: &str) -> bool {
+        self.sees && FAMILIES.iter().any(|family| family.architecture == architecture && family.sees())
+    }
+
+    /// What to say of an artifact with a tower that gets no images.
+    pub(crate) fn unseen(&self, config: &Config, held: &Held) -> Option<String> {
+        let unseen = held.pixels.is_some() && !self.sees(config.architecture);
+        unseen.then(|| {
+            format!(
+                "images: {} gives {} none, and the artifact was compiled with --tower: `atomc run` and `atomc serve` run it",
+                self.name, config.architecture
+            )
+        })
     }
 }
 

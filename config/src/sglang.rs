@@ -206,10 +206,7 @@ const SGLANG: Framework = Framework { name: "SGLang", judged: JUDGED, unfit };
 /// the telling ones first.
 pub fn refusals(config: &Config, options: &Map<String, Value>, held: &Held) -> Vec<String> {
     let mut found = SGLANG.refusals(config, options, held);
-    found.extend(held.pixels.map(|_| {
-        "images: SGLang gives none, and the artifact was compiled with --tower: `atomc run` and `atomc serve` run it"
-            .to_owned()
-    }));
+    found.extend(RULES.unseen(config, held));
     found.extend(own::pools(config));
     found
 }

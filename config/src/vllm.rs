@@ -47,7 +47,9 @@ pub fn artifact(options: &Map<String, Value>) -> Result<Option<String>, String> 
 /// Everything about which a configuration and its options do not fit an artifact, one line each,
 /// the telling ones first.
 pub fn refusals(config: &Config, options: &Map<String, Value>, held: &Held) -> Vec<String> {
-    VLLM.refusals(config, options, held)
+    let mut found = VLLM.refusals(config, options, held);
+    found.extend(RULES.unseen(config, held));
+    found
 }
 
 /// The options of `atomc compile` that make a fitting artifact. If vLLM's layer attends, the

@@ -555,7 +555,7 @@ fn check(manifest: &Manifest, target: usize, options: &HostedOptions) -> Result<
     if options.draft {
         check_draft(target, options)?;
     }
-    if target.given.is_some() && options.images == Images::Unknown {
+    if target.given.is_some() && (options.images == Images::Unknown || !images::are_counted(target)) {
         return Err(HostedError::Tower { target: target.name.clone() });
     }
     if rank >= ranks {

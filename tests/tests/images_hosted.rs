@@ -204,7 +204,13 @@ fn look(case: &Seen, hosted: &mut Hosted, prompt: usize) -> Vec<f32> {
 #[test]
 fn images_on_the_host() {
     for case in cases() {
-        let hosted = Hosted::open(artifact(&case, "host"), &options(Images::Seen), None).expect("it opens");
+        let opened = Hosted::open(artifact(&case, "host"), &options(Images::Seen), None);
+        if ["gemma3", "mistral3"].contains(&&case.case.name[..]) {
+            let refused = opened.expect_err("tokens have one position").to_string();
+            assert!(refused.starts_with("target `host` was compiled with --tower"), "{refused}");
+            continue;
+        }
+        let hosted = opened.expect("it opens");
         let mut framework = Framework::new(&case, hosted, vec![]);
         framework.check(&case, &case.case.name, |hosted, prompt| look(&case, hosted, prompt));
     }

@@ -75,7 +75,8 @@ pub fn too_large(given: &Value, options: &Map<String, Value>, held: &Held) -> Op
 pub fn options(config: &Config, options: &Map<String, Value>, own: bool) -> Vec<String> {
     let ranks = options.get("tensor_parallel_size").and_then(Value::as_u64).unwrap_or(1);
     let guesses = options.get("speculative_config").is_some_and(|asked| !asked.is_null());
-    let vision = crate::Vision::of(config).ok().filter(|_| own && ranks == 1 && !guesses && !text_alone(options));
+    let vision = crate::Vision::of(config).ok().filter(|vision| !vision.axes.is_empty());
+    let vision = vision.filter(|_| own && ranks == 1 && !guesses && !text_alone(options));
     let Some(vision) = vision else { return vec![] };
     let given = options.get("mm_processor_kwargs").unwrap_or(&Value::Null);
     let patches = largest(given, options).unwrap_or(0) / (vision.patch * vision.patch);

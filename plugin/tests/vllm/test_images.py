@@ -229,6 +229,17 @@ def test_atomc_check_says_whether_vllm_starts(folder, how, options, refusal):
             LLM(**fields)
 
 
+@pytest.mark.parametrize("name", ["gemma3", "mistral3"])
+def test_towers_of_other_families_are_refused_by_name(folder, name):
+    """Where tokens have one position, or see those behind them: also with text alone."""
+    model = folder(name)
+    command = [ATOMC, "check", model, "--dtype", "float32", "--language-model-only"]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode and "was compiled with --tower" in " ".join(checked.stderr.split())
+    with pytest.raises(atomc.ArtifactError, match="was compiled with --tower"):
+        LLM(str(model), **OPTIONS, language_model_only=True)
+
+
 @pytest.mark.skipif(not LONG, reason="it compiles two large towers")
 def test_an_artifact_that_is_compiled_sees(folder, monkeypatch, tmp_path):
     """With as large a tower as vLLM's processor makes images, as `atomc check` has it."""

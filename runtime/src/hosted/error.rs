@@ -16,7 +16,7 @@ pub enum HostedError {
     )]
     Blocks { target: String, every: usize },
     #[error(
-        "target `{target}` was compiled with --tower, for prompts with images, which this framework does not give: vLLM, `atomc run` and `atomc serve` run it"
+        "target `{target}` was compiled with --tower, for prompts with images, which the framework does not give for it: `atomc run` and `atomc serve` run it"
     )]
     Tower { target: String },
     #[error("draft: {0}")]

@@ -6,7 +6,7 @@ use crate::device::StepSize;
 use crate::session::Session;
 use crate::sight;
 use crate::tower::Image;
-use atomc_artifact::manifest::{DType, Given, Tiling};
+use atomc_artifact::manifest::{Arg, DType, Given, Input, Target, Tiling};
 use std::sync::Arc;
 
 impl Hosted {
@@ -43,6 +43,16 @@ impl Hosted {
         let Given { dtype, width, stride, rows, .. } = self.target().given?;
         Some(Rows { address: self.session.inputs.addresses().given, rows, width, stride, dtype })
     }
+}
+
+/// Whether tokens have three positions, which is all that frameworks say of those of images beside
+/// their rows.
+pub(super) fn are_counted(target: &Target) -> bool {
+    let inputs = |wanted: Input| {
+        let args = target.plans.iter().flat_map(|plan| &plan.launches).flat_map(|launch| &launch.args);
+        args.into_iter().any(|arg| matches!(arg, Arg::Input { which } if *which == wanted))
+    };
+    inputs(Input::Times) && !inputs(Input::Ends)
 }
 
 /// Checks that the tokens of a step take rows that there are, where the host reads them.
