@@ -210,7 +210,8 @@ impl<'a> Serving<'a> {
         let output = Box::new(line.clone());
         self.scheduler.add(vec![Job {
             prompt: tokens.to_vec(),
-            party: Party::default(),
+            // Tokens of all images are alike: prompts with images share no beginnings.
+            party: Party { adapter: None, salt: images.as_ref().map(|_| format!("images of {prompt}").into()) },
             images,
             settings,
             guide: None,
