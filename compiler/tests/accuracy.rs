@@ -2,7 +2,7 @@
 //! through the binary; on an emulated GPU the first 6 of them, or 20 with ATOMC_TEST_LONG, token
 //! for token as on the host. The trained model with sparse attention solves its own problems: of
 //! them 50 on the host and 2 on an emulated GPU, or 500 and 50 with ATOMC_TEST_LONG. The one that
-//! counts shapes in pictures solves its own: 100 on the host and 4 on an emulated GPU, or 300 and 50.
+//! counts shapes in pictures solves its own: 100 and 4, or 300 and 50.
 use std::path::Path;
 use std::process::Command;
 

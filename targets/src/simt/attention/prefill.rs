@@ -137,7 +137,6 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let first = wave % waves * (shape.width * shape.columns) + attention.accumulator.column();
         let keys = shape.steps * attention.span();
         let position = c.load_index(batch.positions, token);
-        let columns: Vec<Int> = (0..shape.columns).map(|i| first + shape.width * i).collect();
         let reach = |behind| attention.seen.reach(c, (token, position), behind);
         let mut made = Tile {
             attention,
@@ -152,12 +151,16 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             head,
             is_real: c.less(inside, group),
             is_last: c.equal(rest, attention.cache.ty.heads * shape.parts - 1),
-            reaches: attention.seen.ends.map(|_| columns.iter().map(|&i| reach(c.smaller(i, count - 1))).collect()),
-            columns,
+            columns: (0..shape.columns).map(|i| first + shape.width * i).collect(),
+            reaches: None,
             local: c.local(shape.local()),
             from: [vec![], vec![]],
             to: [vec![], vec![]],
         };
+        if attention.seen.ends.is_some() {
+            // Columns behind the last token are not stored.
+            made.reaches = Some(made.columns.iter().map(|&i| reach(c.smaller(i, count - 1))).collect());
+        }
         made.place();
         made
     }
