@@ -199,6 +199,11 @@ impl<'c> Seen<'c> {
         }
     }
 
+    /// The position that the first of them sees up to.
+    pub fn first(&self, c: &Code<'c>, (token, position): (Int<'c>, Int<'c>)) -> Int<'c> {
+        self.ends.map_or(position, |ends| c.load_index(ends, token) - 1)
+    }
+
     /// The last row that a token at a position sees, or -1: the last one that is complete.
     pub fn last(&self, position: Int<'c>) -> Int<'c> {
         if self.every == 1 { position } else { (position + 1) / self.every - 1 }

@@ -253,7 +253,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn ranges(&self) -> Vec<(Int<'c>, Int<'c>, bool)> {
         let (a, c, keys) = (self.attention, self.attention.code(), self.keys());
         let end = self.last + 1;
-        let late = (a.seen.reach(c, (self.token, self.position), c.int(0)) + 1) / keys;
+        let late = (a.seen.first(c, (self.token, self.position)) + 1) / keys;
         if a.seen.window == 0 {
             return vec![(self.first, late, false), (late, end, true)];
         }

@@ -156,12 +156,12 @@ struct Group<'r, 'k, 'a, 'c> {
 
 /// One tile of the batch, and the query heads of a work-group.
 struct Tile<'c> {
-    /// The first token, the number of tokens, the position of the first, and those up to which the
-    /// first and the last one see.
+    /// The first token, the number of tokens, the position of the first, and that which it sees up
+    /// to.
     token: Int<'c>,
     count: Int<'c>,
     position: Int<'c>,
-    sees: [Int<'c>; 2],
+    sees: Int<'c>,
     table: Ptr<'c>,
     cache_head: Int<'c>,
     part: Int<'c>,
@@ -229,17 +229,21 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let (token, count) = (entry(0), entry(1));
         let position = c.load_index(batch.positions, token);
         let keys = a.cache.layout.block_tokens;
-        let sees = [c.int(0), count - 1].map(|behind| a.seen.reach(c, (token, position), behind));
+        // How many keys the last one sees.
+        let end = match a.seen.ends {
+            Some(_) => a.seen.reach(c, (token, position), count - 1) + 1,
+            None => position + count,
+        };
         Tile {
             token,
             count,
             position,
-            sees,
+            sees: a.seen.first(c, (token, position)),
             table: batch.table(c, token),
             cache_head: rest / self.shape.parts,
             part: rest % self.shape.parts,
             first: a.first_key(position) / keys,
-            end: sees[1] / keys + 1,
+            end: (end + (keys - 1)) / keys,
         }
     }
 
@@ -312,11 +316,12 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
     fn ranges(&self, tile: &Tile<'c>, next: Int<'c>) -> Vec<(Int<'c>, Int<'c>, bool)> {
         let (c, a) = (self.code(), self.attention);
         let keys = a.cache.layout.block_tokens;
-        let late = c.larger((tile.sees[0] + 1) / keys, next);
+        let late = c.larger((tile.sees + 1) / keys, next);
         if a.seen.window == 0 {
             return vec![(next, late, false), (late, tile.end, true)];
         }
-        let early = (a.first_key(tile.sees[1]) + (keys - 1)) / keys;
+        let last = tile.position + (tile.count - 1);
+        let early = (a.first_key(last) + (keys - 1)) / keys;
         let early = c.larger(c.smaller(early, tile.end), next);
         let late = c.larger(early, late);
         vec![(next, early, true), (early, late, false), (late, tile.end, true)]
