@@ -457,6 +457,7 @@ def save(model, tokenizer, out):
     (out / "tokenizer_config.json").write_text(json.dumps(described, indent=1) + "\n")
     bounds = dict(shortest_edge=64 * 64, longest_edge=256 * 256)
     prepared = dict(
+        image_processor_type="Qwen2VLImageProcessorFast",
         size=bounds,
         patch_size=PATCH,
         merge_size=MERGE,
