@@ -150,25 +150,12 @@ impl Tower {
     /// times.
     pub fn timed(&mut self, image: &Image) -> Result<(usize, Launches), TowerError> {
         self.check(0, image)?;
-        let (mut times, plan) = (Launches::default(), self.plan(image.grid.patches()));
-        self.fill(&[image])?;
-        // SAFETY: bound when the tower was made; the image fits the plan; the borrow is unique.
-        unsafe { self.session.device.run(plan, self.session.inputs.step(), Some(&mut times)) }?;
-        Ok((plan, times))
-    }
-
-    /// The smallest plan for as many patches.
-    fn plan(&self, patches: usize) -> usize {
-        let plans = self.session.plans.iter().enumerate().filter(|(_, plan)| plan.tokens >= patches);
-        let (plan, _) = plans.min_by_key(|(_, plan)| plan.tokens).expect("the images were counted");
-        plan
+        let mut times = Launches::default();
+        Ok((self.run(&[image], Some(&mut times))?, times))
     }
 
     /// The rows of images, one for each of their tokens.
     pub fn rows(&mut self, images: &[&Image]) -> Result<Vec<Arc<Rows>>, TowerError> {
-        if !self.session.loaded {
-            return Err(TowerError::NoWeights);
-        }
         images.iter().enumerate().try_for_each(|(number, image)| self.check(number, image))?;
         let mut made = Vec::with_capacity(images.len());
         while made.len() < images.len() {
@@ -180,6 +167,9 @@ impl Tower {
     }
 
     fn check(&self, image: usize, of: &Image) -> Result<(), TowerError> {
+        if !self.session.loaded {
+            return Err(TowerError::NoWeights);
+        }
         let (Grid { rows, columns }, Tiling { merge, .. }) = (of.grid, self.tiling);
         if rows == 0 || columns == 0 || !rows.is_multiple_of(merge) || !columns.is_multiple_of(merge) {
             return Err(TowerError::Grid { image, rows, columns, merge });
@@ -207,11 +197,7 @@ impl Tower {
 
     /// The rows of images that fit one step. `first` is the number of the first one.
     fn step(&mut self, first: usize, images: &[&Image]) -> Result<Vec<Arc<Rows>>, TowerError> {
-        let patches: usize = images.iter().map(|image| image.grid.patches()).sum();
-        let plan = self.plan(patches);
-        self.fill(images)?;
-        // SAFETY: bound when the tower was made; the images fit the plan; the borrow is unique.
-        unsafe { self.session.device.run(plan, self.session.inputs.step(), None) }?;
+        let plan = self.run(images, None)?;
         let Plan { logits, .. } = self.session.plans[plan];
         self.download(logits)?;
         let (mut rest, each) = (&self.downloaded[..], self.tiling.merge * self.tiling.merge);
@@ -228,6 +214,17 @@ impl Tower {
             rest = others;
         }
         Ok(made)
+    }
+
+    /// Runs the smallest plan that takes some images together, and returns its number.
+    fn run(&mut self, images: &[&Image], times: Option<&mut Launches>) -> Result<usize, TowerError> {
+        let patches: usize = images.iter().map(|image| image.grid.patches()).sum();
+        let plans = self.session.plans.iter().enumerate().filter(|(_, plan)| plan.tokens >= patches);
+        let (plan, _) = plans.min_by_key(|(_, plan)| plan.tokens).expect("the images were counted");
+        self.fill(images)?;
+        // SAFETY: bound when the tower was made; the images fit the plan; the borrow is unique.
+        unsafe { self.session.device.run(plan, self.session.inputs.step(), times) }?;
+        Ok(plan)
     }
 
     /// Puts images into the inputs: each is a sequence with pages of its own.

@@ -18,7 +18,7 @@ use atomc_server::text::Text;
 use atomc_tests::pieces;
 use atomc_tests::random::Random;
 
-use asked::{Answers, Asked, CONTEXT, answers, ask, asked, case, check};
+use asked::{Answers, Asked, CONTEXT, answers, ask, asked, case, check, pressed};
 
 /// Memory of the host for all that is asked here.
 const MEMORY: u64 = 64 << 20;
@@ -106,17 +106,7 @@ const SHORT: usize = 7;
 fn all_kinds_of_caches_come_back() {
     for (name, kind) in &KINDS[..if is_long() { KINDS.len() } else { SHORT }] {
         let case = case(name);
-        let options = |cache_tokens| EngineOptions {
-            threads: 2,
-            cache_tokens,
-            slots: 6,
-            snapshot_tokens: 32,
-            ..EngineOptions::default()
-        };
-        let buckets = BucketOptions { decode: vec![1, 4], each: 1, tokens: 48, rows: 6 };
-        let model = engines::Model { config: &case.config, dir: &case.dir, drafts: false, head: None };
-        let compiling = Options { buckets, invariant: true, ..Options::default() };
-        let [alone, small] = engines::engines(&model, compiling, [1024, 320].map(options));
+        let [alone, small] = pressed(&case, [1024, 320]);
         let asked = &short(case.config.vocab)[..8];
         let room = Room { host_bytes: MEMORY, files: None };
         let cached = goes_on(&format!("{name} ({kind})"), alone, scheduler(small, &room, (2, 0)), asked);

@@ -12,24 +12,14 @@ use atomc_passes::BucketOptions;
 use atomc_runtime::adapters::Adapter;
 use atomc_runtime::{Checkpoint, EngineOptions};
 
-use asked::{Asked, CONTEXT, answers, asked, case, check};
+use asked::{Asked, CONTEXT, answers, asked, case, check, pressed};
 
 /// With a cache that has room for some requests, and with one where they are in each other's way.
 #[test]
 fn answers_under_load_are_those_of_lone_requests() {
     for name in ["qwen3", "mistral", "gemma3", "moe-gpt-oss", "mla-v3", "hybrid-next", "hybrid-3.5"] {
         let case = case(name);
-        let options = |cache_tokens| EngineOptions {
-            threads: 2,
-            cache_tokens,
-            slots: 6,
-            snapshot_tokens: 32,
-            ..EngineOptions::default()
-        };
-        let buckets = BucketOptions { decode: vec![1, 4], each: 1, tokens: 48, rows: 6 };
-        let model = engines::Model { config: &case.config, dir: &case.dir, drafts: false, head: None };
-        let compiling = Options { buckets, invariant: true, ..Options::default() };
-        let [alone, roomy, small] = engines::engines(&model, compiling, [1024, 640, 256].map(options));
+        let [alone, roomy, small] = pressed(&case, [1024, 640, 256]);
         let asked = asked(case.config.vocab);
         let (expect, _) = answers(alone, (1, 0), &asked);
         let [roomy, small] = [roomy, small].map(|engine| {

@@ -97,7 +97,7 @@ pub struct Args {
     /// Predict instead of measuring: times on an AMD chip by the model of docs/timing.md, with the
     /// model's error. MI300X (which gfx942 means), MI308X or MI355X (gfx950)
     #[cfg(feature = "emulator")]
-    #[arg(long, value_name = "CHIP", group = "WeightArgs", conflicts_with_all = ["device", "ledger", "trace"])]
+    #[arg(long, value_name = "CHIP", group = "WeightArgs", conflicts_with_all = ["device", "ledger", "trace", "image", "adapted"])]
     model: Option<super::predict::Modelled>,
     /// Grade the predictions: beside what `atomc bench --kernels --json` measured of the artifact
     /// with the same prompt, batches and position
@@ -183,7 +183,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let started = (!driver.is_empty()).then(|| start.elapsed().as_secs_f64());
     let start = Instant::now();
     let artifact = args.artifact()?;
-    let image = args.image.map(|patches| towers::measure(args, &artifact, patches)).transpose()?;
+    if args.adapted && artifact.manifest().adapters.is_none() {
+        let help = "`atomc compile --adapters N --adapter-rank R` makes room.";
+        return Err(Failure::new("bench", "the artifact has no room for adapters").help(help));
+    }
     let positions = artifact.manifest().model.max_positions;
     // Timing the kernels takes as many steps again.
     let steps = args.steps.saturating_mul(if args.times_kernels() { 2 } else { 1 });
@@ -202,8 +205,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     #[cfg(feature = "emulator")]
     if let super::device::DeviceArg::Emulated(chip) = args.engine.device.first() {
-        if args.ledger || args.trace.is_some() {
-            let message = "an emulator has no time, which --ledger and --trace are about";
+        if args.ledger || args.trace.is_some() || args.image.is_some() {
+            let message = "an emulator has no time, which --ledger, --trace and --image are about";
             return Err(Failure::new("bench", message).help("--kernels counts what kernels do there"));
         }
         return emulated::run(args, chip, artifact, prompt);
@@ -222,10 +225,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let opened = start.elapsed().as_secs_f64();
     args.engine.load(&mut engine)?;
     let loaded = start.elapsed().as_secs_f64() - opened;
-    if args.adapted && engine.manifest().adapters.is_none() {
-        let help = "`atomc compile --adapters N --adapter-rank R` makes room.";
-        return Err(Failure::new("bench", "the artifact has no room for adapters").help(help));
-    }
+    let image = args.image.map(|patches| towers::measure(args, engine.artifact(), patches)).transpose()?;
     let ids: Vec<u32> = (0..prompt.max(position + 1)).map(|i| (10 + i as u32) % engine.model().vocab as u32).collect();
 
     let progress = Progress::new("measuring", Unit::Pieces);

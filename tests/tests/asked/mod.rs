@@ -2,12 +2,16 @@
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
-use atomc_runtime::{Engine, Sampling};
+use atomc::driver::Options;
+use atomc_passes::BucketOptions;
+use atomc_runtime::{Engine, EngineOptions, Sampling};
 use atomc_server::schedule::{
     self, Chosen, Counts, End, Job, JobError, Likelihood, Output, Party, Scheduler, Settings,
 };
 use atomc_tests::random::Random;
 use atomc_tests::{Case, cases, cases_of_experts, cases_with_states};
+
+use super::engines;
 
 pub const CONTEXT: usize = 256;
 
@@ -16,6 +20,21 @@ pub fn case(name: &str) -> Case {
     let mut case = found.unwrap_or_else(|| panic!("no case {name}"));
     case.config.context = CONTEXT;
     case
+}
+
+/// Engines for a case's requests with `--invariant`, each with a cache of so many tokens.
+pub fn pressed<const N: usize>(case: &Case, cache_tokens: [usize; N]) -> [Engine; N] {
+    let options = |cache_tokens| EngineOptions {
+        threads: 2,
+        cache_tokens,
+        slots: 6,
+        snapshot_tokens: 32,
+        ..EngineOptions::default()
+    };
+    let buckets = BucketOptions { decode: vec![1, 4], each: 1, tokens: 48, rows: 6 };
+    let model = engines::Model { config: &case.config, dir: &case.dir, drafts: false, head: None };
+    let compiling = Options { buckets, invariant: true, ..Options::default() };
+    engines::engines(&model, compiling, cache_tokens.map(options))
 }
 
 /// What was said: tokens, each with the bits of how likely it was.
